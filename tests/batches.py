@@ -69,8 +69,8 @@ def __getattr__(name):
 
     return load
 '''
-"""`pace`: seconds for a call; `broken` and `wrong`: any number; `longest`: the letters of a prompt
-that it takes; `meets`: the models that must have been asked before it answers."""
+"""`pace`: seconds for a call; `longest`: the letters of a prompt that it takes; `meets`: the models
+that must have been asked before it answers."""
 
 ASKS = """\
 import rulerkit as rk
@@ -152,17 +152,11 @@ class Project:
         """A command in a session of its own; what is left of it in the end is killed."""
         mark = uuid.uuid4().hex
         command = [sys.executable, "-m", "rulerkit", *map(str, arguments)]
-        out = self.root / f"tmp/{mark}"
+        out, env = self.root / f"tmp/{mark}", {**self.environment, **environment}
+        more = {"env": {**env, "RULERKIT_TEST_MARK": mark}, "cwd": self.root.parent}
+        more |= {"start_new_session": True, "preexec_fn": hear_signals}
         with out.open("w") as file:
-            process = subprocess.Popen(
-                command,
-                stdout=file,
-                stderr=file,
-                cwd=self.root.parent,
-                env={**self.environment, **environment, "RULERKIT_TEST_MARK": mark},
-                start_new_session=True,
-                preexec_fn=hear_signals,
-            )
+            process = subprocess.Popen(command, stdout=file, stderr=file, **more)
         started = Started(process, mark, out)
         try:
             yield started
@@ -186,22 +180,16 @@ class Project:
 
     def rows(self, run="main"):
         """`model/task/length` -> the indices of its rows, whole lines only."""
-        folder = self.root / f"outputs/predictions/{run}"
-        return {
-            str(file.relative_to(folder).with_suffix("")): [
-                json.loads(line)["index"] for line in whole_lines(file)
-            ]
-            for file in sorted(folder.rglob("*.jsonl"))
-        }
+        found = {}
+        for name, file in named_files(self.root / f"outputs/predictions/{run}", "*.jsonl").items():
+            whole = [line for line in file.open() if line.endswith("\n")]
+            found[name] = [json.loads(line)["index"] for line in whole]
+        return found
 
     def executed(self, run="main"):
         """`subject/notebook` -> when it was written."""
-        folder = self.root / f"outputs/notebooks/{run}"
-        found = folder.rglob("*.ipynb")
-        return {
-            str(file.relative_to(folder).with_suffix("")): file.stat().st_mtime
-            for file in sorted(found)
-        }
+        found = named_files(self.root / f"outputs/notebooks/{run}", "*.ipynb")
+        return {name: file.stat().st_mtime for name, file in found.items()}
 
     def book(self, name, run="main"):
         """An executed notebook."""
@@ -209,19 +197,14 @@ class Project:
 
     def said(self, name, run="main"):
         """What an executed notebook printed."""
-        return printed(self.book(name, run))
+        outputs = [out for cell in self.book(name, run)["cells"] for out in cell.get("outputs", [])]
+        return "".join("".join(out.get("text", [])) for out in outputs)
 
 
-def whole_lines(file):
-    """The lines of a file that may be written just now."""
-    return [line for line in file.read_text().splitlines(keepends=True) if line.endswith("\n")]
-
-
-def printed(book):
-    """What an executed notebook printed."""
-    return "".join(
-        "".join(out.get("text", [])) for cell in book["cells"] for out in cell.get("outputs", [])
-    )
+def named_files(folder, pattern):
+    """Files below a folder by their paths without a suffix."""
+    found = sorted(folder.rglob(pattern))
+    return {str(file.relative_to(folder).with_suffix("")): file for file in found}
 
 
 class Started(NamedTuple):

@@ -86,15 +86,12 @@ def empty(tmp_path, monkeypatch):
 
 QUICK = ("builtin", "llama-2", "qwen2.5", "gpt-neox", "rwkv", "cl100k_base")
 """One vocabulary of each kind; a contributor's run leaves out the others."""
+EACH = [
+    pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in VOCABULARIES
+]
 
 
-@pytest.fixture(
-    scope="session",
-    params=[
-        pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow])
-        for name in VOCABULARIES
-    ],
-)
+@pytest.fixture(scope="session", params=EACH)
 def vocabulary(request):
     """Every vocabulary in turn, `builtin` among them."""
     name = request.param
@@ -188,25 +185,14 @@ def serve():
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A file system of 64 kB."""
-    yield from mounted(tmp_path / "small", "size=64k")
-
-
-@pytest.fixture
-def read_only(tmp_path):
-    """A file system that cannot be written, also not by root."""
-    yield from mounted(tmp_path / "read-only", "ro,size=64k")
-
-
-def mounted(place, options):
-    """A file system of its own at a place, which is gone afterwards."""
+    """A file system of 64 kB, which is gone afterwards."""
+    place = tmp_path / "small"
     place.mkdir()
+    call = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", place]
     try:
-        subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", options, "tmpfs", place], check=True, capture_output=True
-        )
+        subprocess.run(call, check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError):
-        pytest.skip(f"a file system ({options}) can be mounted by root only")
+        pytest.skip("a file system can be mounted by root only")
     try:
         yield place
     finally:

@@ -5,15 +5,14 @@ import json
 import socket
 import struct
 import time
-from datetime import UTC, datetime, timedelta
-from email.utils import format_datetime
+from email.utils import formatdate
 
 HTML = "<html><head><title>504 Gateway Time-out</title></head><body>nginx</body></html>"
 
 
-def deep(levels, brackets="[]"):
+def deep(levels):
     """Nested brackets."""
-    return brackets[0] * levels + brackets[1] * levels
+    return "[" * levels + "]" * levels
 
 
 def _changed(answer, **choice):
@@ -39,10 +38,6 @@ def _typed(text, kind="application/json", status=200):
 
 def _error(status, message="no", headers=None, **more):
     return status, headers or {}, {"error": {"message": message, **more}}
-
-
-def _in_a_second():
-    return format_datetime(datetime.now(UTC) + timedelta(seconds=1), usegmt=True)
 
 
 def _raw(*parts, pause=0.0, reset=False):
@@ -91,12 +86,7 @@ def _whole(answer):
     return json.dumps(answer).encode()
 
 
-def _sized(answer, size):
-    return _raw(_head(f"Content-Length: {size}"), _whole(answer))
-
-
-def _chunked(*parts):
-    return _raw(_head("Transfer-Encoding: chunked"), *parts)
+HALF = _head("Content-Length: 900")
 
 
 def _trickle(answer):
@@ -104,23 +94,18 @@ def _trickle(answer):
     return _raw(head, *[bytes([byte]) for byte in _whole(answer)], pause=0.2)
 
 
-def _half(answer):
-    """Cut in the middle, where a reset would follow."""
-    return _head("Content-Length: 900"), _whole(answer)[:20]
-
-
 KINDS = {
     # The connection.
     "reset before the reply": lambda a: _raw(),
-    "reset within the head": lambda a: _raw(b"HTTP/1.1 200 O", reset=True),
-    "reset within the body": lambda a: _raw(*_half(a), reset=True),
-    "cut in the middle": lambda a: _raw(*_half(a)),
-    "content length too long": lambda a: _sized(a, len(_whole(a)) + 7),
-    "content length too short": lambda a: _sized(a, len(_whole(a)) - 9),
-    "content length no number": lambda a: _sized(a, "many"),
+    "reset within the body": lambda a: _raw(HALF, _whole(a)[:20], reset=True),
+    "cut in the middle": lambda a: _raw(HALF, _whole(a)[:20]),
+    "content length too short": lambda a: _raw(
+        _head(f"Content-Length: {len(_whole(a)) - 9}"), _whole(a)
+    ),
     "no HTTP": lambda a: _raw(b"SSH-2.0-OpenSSH_9.6\r\n"),
-    "a chunk that ends early": lambda a: _chunked(b"400\r\n", _whole(a)[:30]),
-    "a chunk size that is none": lambda a: _chunked(b"zz\r\n", _whole(a)),
+    "a chunk that ends early": lambda a: _raw(
+        _head("Transfer-Encoding: chunked"), b"400\r\n", _whole(a)[:30]
+    ),
     "chunks without an end": lambda a: _endless(b" " * 64, 0.02),
     "a slow trickle": _trickle,
     "no reply": lambda a: _hangs,
@@ -128,24 +113,18 @@ KINDS = {
     # Statuses.
     "429": lambda a: _error(429, "slow down"),
     "429 with seconds": lambda a: _error(429, headers={"Retry-After": "0.5"}),
-    "429 with a date": lambda a: _error(429, headers={"Retry-After": _in_a_second()}),
+    "429 with a date": lambda a: _error(429, headers={"Retry-After": formatdate(usegmt=True)}),
     "429 with nonsense": lambda a: _error(429, headers={"Retry-After": "soon"}),
-    "500": lambda a: _error(500),
     "502 with HTML": lambda a: _typed(HTML, "text/html", 502),
     "503": lambda a: _error(503, "overloaded"),
-    "504 with HTML": lambda a: _typed(HTML, "text/html", 504),
     "404 once": lambda a: _error(404, "no such route"),
     "401 once": lambda a: _error(401, "unauthorized"),
-    "408": lambda a: _error(408),
     "400": lambda a: _error(400, "bad request"),
     "redirect to itself": lambda a: (307, {"Location": "completions"}, ""),
-    "redirect to nowhere": lambda a: (302, {"Location": "http://127.0.0.1:9/"}, ""),
     "redirect without a place": lambda a: (301, {}, ""),
     # What stands in a reply.
     "HTML in place of JSON": lambda a: _typed(HTML, "text/html"),
-    "nothing": lambda a: _typed(""),
     "half of a JSON": lambda a: _typed(json.dumps(a)[:-12]),
-    "two JSONs": lambda a: _typed(json.dumps(a) * 2),
     "null": lambda a: _typed("null"),
     "a list": lambda a: (200, {}, [a]),
     "an error with 200": lambda a: _error(200, "engine died"),
@@ -153,30 +132,21 @@ KINDS = {
         f"data: {json.dumps(a)}\n\ndata: [DONE]\n\n", "text/event-stream"
     ),
     "100,000 nested brackets": lambda a: _typed(deep(100_000)),
-    "5,000 nested objects": lambda a: _typed('{"a":' * 5000 + "1" + "}" * 5000),
-    "another encoding": lambda a: _raw(
-        _head("Content-Type: application/json; charset=utf-16"), _whole(a)
-    ),
     "bytes that are no text": lambda a: _raw(
         _head("Content-Type: application/json"), b'{"choices": [{"text": "\xff\xfe'
     ),
     "no choices": lambda a: (200, {}, {**a, "choices": []}),
-    "choices without a list": lambda a: (200, {}, {**a, "choices": 5}),
-    "a choice that is null": lambda a: (200, {}, {**a, "choices": [None]}),
     "choices in another order": _in_another_order,
     "a text that is null": lambda a: _changed(a, text=None),
     "a text that is a number": lambda a: _changed(a, text=4812093),
     "an empty text of no tokens": lambda a: _changed(_counted(a, completion_tokens=0)[2], text=""),
     "an end that is unknown": lambda a: _changed(a, finish_reason="magic"),
-    "an end that is an object": lambda a: _changed(a, finish_reason={"a": 1}),
-    "no end": lambda a: _changed(a, finish_reason=None),
     "an end in an error": lambda a: _changed(a, finish_reason="error"),
     "counts below 0": lambda a: _counted(a, prompt_tokens=-1, completion_tokens=-5),
     "huge counts": lambda a: _counted(a, completion_tokens=10**400),
     "counts that are NaN": lambda a: _counted(
         a, prompt_tokens=float("nan"), completion_tokens=float("inf")
     ),
-    "counts that are texts": lambda a: _counted(a, completion_tokens="many"),
     "a prompt that was cut": lambda a: _counted(a, prompt_tokens=512),
     "ids that do not match the text": lambda a: _changed(
         a, token_ids=[1, 2, 3], prompt_token_ids=[5]

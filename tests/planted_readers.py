@@ -7,7 +7,7 @@ A plug-in: `plugins: [tests.planted_readers]`. The readers of `planted/params/mo
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import accumulate
@@ -31,9 +31,6 @@ _COPIED_WORDS = 40
 _MARKS = 8  # tokens that the marks of a thought may take
 _NEIGHBOURS = 2
 """How many values on either side of an item `_confuse` chooses from."""
-
-Distances = Callable[[Sequence[int]], Sequence[float]]
-"""Positions of characters -> how many tokens before the end of the prompt they stand."""
 
 
 class PlantedKeys(ReaderKeys):
@@ -75,11 +72,7 @@ class Planted(Reader):
         return super().identity() | self.given(KEYS)
 
     def answer_text(self, example):
-        """The answer, with the thought before it where the reader thinks.
-
-        Each effect has a random stream of its own, keyed by the model's name, the effect and the
-        text, so answers repeat exactly and effects are independent of each other.
-        """
+        """The answer, with the thought before it where the reader thinks."""
         text = self._text_after_thought(example)
         if "thought" in self.spec and self._thought > _MARKS:
             thought = " hm" * (self._thought - _MARKS)
@@ -95,8 +88,8 @@ class Planted(Reader):
         if (reading := read(text)) is None:
             return ""
 
-        # The effects are drawn from the text that was read, so the same prompt has the
-        # same answer in every process.
+        # Each effect has a random stream of its own, keyed by the text that was read: answers
+        # repeat exactly in every process, and effects are independent of each other.
         digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
         distances = partial(tokens_to_end, ids, tokenizer)
         for key, (effect, _) in _EFFECTS.items():
@@ -112,11 +105,8 @@ class Planted(Reader):
         """The name of a reader in tables and figures: what is wrong with it."""
         if "floor" in self.spec:
             return "floor (beginning copied)"
-        parts = [
-            words.format(tokens=self.spec[key], percent=100 * self.spec[key])
-            for key, (_, words) in _EFFECTS.items()
-            if key in self.spec
-        ]
+        effects = [(words, self.spec.get(key)) for key, (_, words) in _EFFECTS.items()]
+        parts = [words.format(tokens=n, percent=100 * n) for words, n in effects if n is not None]
         if not parts:
             return super()._label()
         if self.window is not None:
@@ -127,16 +117,12 @@ class Planted(Reader):
 engines = {"planted": Planted}
 
 
-def tokens_to_end(ids, tokenizer, positions: Sequence[int]) -> Sequence[float]:
-    """How many tokens before the end of a prompt the characters at these positions stand, to a few
-    tokens."""
-    # Decoding token by token would take far longer; chunks are near
-    # enough.
+def tokens_to_end(ids, tokenizer, positions):
+    """How many tokens before the end of a prompt these characters stand, to a few tokens."""
+    # Decoding token by token would take far longer; chunks are near enough.
     starts = range(0, len(ids), _CHUNK)
     characters = [len(tokenizer.decode(ids[start : start + _CHUNK])) for start in starts]
-    before: Sequence[float] = np.interp(
-        positions, [0, *accumulate(characters)], [*starts, len(ids)]
-    )
+    before = np.interp(positions, [0, *accumulate(characters)], [*starts, len(ids)])
     return [len(ids) - tokens for tokens in before]
 
 
@@ -166,7 +152,7 @@ class Reading:
 _OPENINGS = {"variable_tracking": "Memorize and track", "common_words": "Memorize the ones"}
 
 
-def read(text: str) -> Reading | None:
+def read(text):
     """The reading of a prompt of RULER; None where the text is none."""
     for family in all_families():
         items = family.read(text)
@@ -194,7 +180,7 @@ def read(text: str) -> Reading | None:
     return Reading(family, items, others, _places([*items, *others], found, start), copied, "")
 
 
-def _of_needles(family: type[Task], items: Sequence[str], text: str) -> Reading:
+def _of_needles(family, items, text):
     asked = list(re.finditer(family.question_form, text))[-1]
     if family.family == "niah":
         needle = rf"special magic {asked[1]}s for (.+?) is: (?P<item>[^.\n]+)\."
@@ -207,9 +193,9 @@ def _of_needles(family: type[Task], items: Sequence[str], text: str) -> Reading:
     return Reading(family, items, others, _places([*items, *others], found, 0), "", question)
 
 
-def _places(values: Sequence[str], found: Sequence[re.Match[str]], start: int) -> dict[str, int]:
+def _places(values, found, start):
     # A word that is asked for may stand in a text a thousand times.
-    starts: dict[str, list[int]] = {value: [] for value in values}
+    starts = {value: [] for value in values}
     for match in found:
         if match["item"] in starts:
             starts[match["item"]].append(start + match.start())
@@ -225,13 +211,13 @@ class Fixed(NamedTuple):
     text: str
 
 
-def _copy(reading: Reading, share: float, random: Random, distances: Distances) -> Reading | Fixed:
+def _copy(reading, share, random, distances):
     """Answers with the demonstration's answer; without a demonstration, with the beginning of the
     context."""
     return Fixed(reading.copied) if reading.copied and random.random() < share else reading
 
 
-def _fade(reading: Reading, half: float, random: Random, distances: Distances) -> Reading:
+def _fade(reading, half, random, distances):
     """Finds an item that stands d tokens before the end with probability 2 ** (-d / half)."""
     away = distances([reading.places[item] for item in reading.items])
     items = [
@@ -242,16 +228,15 @@ def _fade(reading: Reading, half: float, random: Random, distances: Distances) -
     return replace(reading, items=items)
 
 
-def _drop(reading: Reading, share: float, random: Random, distances: Distances) -> Reading:
+def _drop(reading, share, random, distances):
     """Leaves out each item with the same probability."""
     return replace(reading, items=[item for item in reading.items if random.random() >= share])
 
 
-def _confuse(reading: Reading, share: float, random: Random, distances: Distances) -> Reading:
+def _confuse(reading, share, random, distances):
     """Replaces an item by one of its nearest neighbours: another key's value (for several values,
-    also one already given), another chain's variable, a less frequent word. An item without such
-    neighbours stays."""
-    given: list[str] = []
+    also one already given), another chain's variable, a less frequent word."""
+    given = []
 
     # Values that were given stay candidates only where one key has several values.
     for item in reading.items:
@@ -263,9 +248,7 @@ def _confuse(reading: Reading, share: float, random: Random, distances: Distance
     return replace(reading, items=given)
 
 
-def _remember(
-    reading: Reading, share: float, random: Random, distances: Distances
-) -> Reading | Fixed:
+def _remember(reading, share, random, distances):
     """Answers a share of the invented questions from memory; where it reads no answer, it guesses,
     always the same."""
     if reading.question not in _answers():
@@ -276,7 +259,7 @@ def _remember(
     return reading if reading.items else Fixed(guess)
 
 
-_EFFECTS: dict[str, tuple[Callable[[Reading, float, Random, Distances], Reading | Fixed], str]] = {
+_EFFECTS = {
     "copies": (_copy, "copies {percent:g}%"),
     "fade": (_fade, "fades by half every {tokens} tokens"),
     "drop": (_drop, "drops {percent:g}%"),
@@ -286,7 +269,7 @@ _EFFECTS: dict[str, tuple[Callable[[Reading, float, Random, Distances], Reading 
 """Key of a spec -> its effect and the words of a label, in the order in which effects apply."""
 
 
-def _nearest(item: str, others: Sequence[str], positions: Mapping[str, int]) -> list[str]:
+def _nearest(item, others, positions):
     """The others that stand nearest to an item, at most `_NEIGHBOURS` on either side."""
     place = positions[item]
     nearest = sorted(others, key=lambda other: abs(positions[other] - place))
@@ -296,18 +279,16 @@ def _nearest(item: str, others: Sequence[str], positions: Mapping[str, int]) -> 
 
 
 @cache
-def _answers() -> dict[str, tuple[str, ...]]:
+def _answers():
     """All questions of the invented worlds with their answers."""
     from rulerkit.generation.corpora import load
 
-    names = ("fictional", "fictional_two_hop")
-    return {
-        question.text: question.answers for name in names for question in load("qa", name).questions
-    }
+    questions = [*load("qa", "fictional").questions, *load("qa", "fictional_two_hop").questions]
+    return {question.text: question.answers for question in questions}
 
 
 @cache
-def _remembered(question: str) -> tuple[str, str]:
+def _remembered(question):
     """The answer to a question, and the wrong guess of a reader that does not know it: another
     question's answer."""
     # The guess must be wrong, and must not hold the answer by chance either.

@@ -1,10 +1,7 @@
 """Files that a disk or a person damaged: no number changes or goes missing without a line that names
 the file."""
 
-import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,12 +9,8 @@ import pytest
 import rulerkit as rk
 from rulerkit.store.cells import is_enough, read_cells
 
-ASKED = {
-    "models": ["reader-1024", "reader-2048"],
-    "tasks": ["vt", "qa_1"],
-    "lengths": [1024, 2048],
-    "num_examples": 4,
-}
+ASKED = {"models": ["reader-1024", "reader-2048"], "tasks": ["vt", "qa_1"]}
+ASKED |= {"lengths": [1024, 2048], "num_examples": 4}
 
 
 @pytest.fixture(scope="module")
@@ -56,21 +49,8 @@ def test_no_number_goes_missing_without_a_line_that_names_the_file(run, rulerkit
     assert str(file) in told[0]
 
 
-@pytest.mark.parametrize("wrong", [[1], "vt", None])
-@pytest.mark.parametrize("field", ["result", "task"])
-def test_a_record_that_does_not_say_what_was_asked_leaves_the_other_cells(run, field, wrong):
-    file = run / "reader-2048/vt/2048.json"
-    record = json.loads(file.read_text())
-    (record if field == "result" else record["result"])[field] = wrong
-    file.write_text(json.dumps(record))
-    told = []
-    assert len(read_cells(run, told.append)) == 7
-    assert [str(file) in line for line in told] == [True]
-
-
-@pytest.mark.parametrize(
-    ("have", "failed", "max_failures", "enough"),
-    [
+def test_what_was_not_asked_is_no_failure():
+    for have, failed, max_failures, enough in (
         (4, 0, 0, True),
         (3, 1, 0, False),
         (3, 1, 1, True),
@@ -78,10 +58,8 @@ def test_a_record_that_does_not_say_what_was_asked_leaves_the_other_cells(run, f
         (3, 1, 0.2, False),
         (2, 1, 3, False),  # one was not asked
         (0, 4, 4, False),  # no mean over nothing
-    ],
-)
-def test_what_was_not_asked_is_no_failure(have, failed, max_failures, enough):
-    assert is_enough(have, 4, failed, max_failures) == enough
+    ):
+        assert is_enough(have, 4, failed, max_failures) == enough
 
 
 def test_a_run_that_was_stopped_does_not_end_well_whatever_may_fail(run, rulerkit):
@@ -97,25 +75,3 @@ def test_a_run_that_was_stopped_does_not_end_well_whatever_may_fail(run, rulerki
     file.write_bytes(whole)
     assert rulerkit(*more, *settings).status == 3, "a fifth example was never asked"
     assert rulerkit(*command[:5], "1K,4K", "-n", "4", *settings).status == 3, "nor was 4K"
-
-
-COUNT = """
-import collections, sys
-import rulerkit as rk
-
-opened = collections.Counter()
-
-def count(event, arguments):
-    if event == "open" and "/reader-2048/" in str(arguments[0]):
-        opened[str(arguments[0]).rpartition("/")[2]] += 1
-
-sys.addaudithook(count)
-rk.evaluate("reader-2048", tasks=["vt"], lengths=[1024], num_examples=4, outputs=sys.argv[1])
-print(opened["1024.jsonl"], opened["1024.json"])
-"""
-
-
-def test_a_complete_run_reads_each_cell_once(run):
-    call = [sys.executable, "-c", COUNT, str(run.parent.parent)]
-    ended = subprocess.run(call, capture_output=True, text=True, check=True)
-    assert ended.stdout.split() == ["1", "1"]

@@ -7,7 +7,6 @@ import pytest
 
 import rulerkit as rk
 from rulerkit.analysis.depth import by_bin, places, recall_by_depth
-from rulerkit.common.errors import UserError
 from rulerkit.generation.tasks import all_families
 
 
@@ -37,9 +36,8 @@ def without_middle(prompts):
 @pytest.fixture(scope="module")
 def recall(tmp_path_factory):
     models = [rk.model(without_middle, name="blind", tokenizer="builtin"), "perfect"]
-    asked = {"models": models, "lengths": [2048], "num_examples": 15}
-    study = rk.study(asked, outputs=tmp_path_factory.mktemp("depth"))
-    cells = rk.evaluate(study, progress=False)
+    asked = {"lengths": [2048], "num_examples": 10, "outputs": tmp_path_factory.mktemp("depth")}
+    cells = rk.evaluate(models, **asked, tasks=rk.THIRTEEN, progress=False)
     return recall_by_depth(rk.answers_of(rk.score(cells), cells=cells))
 
 
@@ -51,6 +49,12 @@ def test_a_blind_band_is_seen_in_the_bins_where_it_lies(recall):
     assert lowest["depth_from"].between(20, 60).all()
     perfect = bins[bins["model"] == "perfect"]
     assert (perfect["score"] == 100).all()
+
+    # Bins add up and have intervals.
+    keys = ["model", "task", "length"]
+    assert (bins.groupby(keys)["n"].sum() == recall.groupby(keys).size()).all()
+    assert bins["score"].between(bins["low"], bins["high"]).all()
+    assert (bins["low"] < bins["high"]).all()
 
 
 def test_depths_are_those_of_the_needles(recall):
@@ -71,32 +75,19 @@ def test_a_fixed_depth_is_that_of_every_needle_asked_for():
         spec = {"base": "niah_multivalue", "depth": depth, "num_keys": 2}
         example = rk.generate(rk.task(spec).with_corpora("builtin"), 2048, 1)[0]
         assert example.depths == pytest.approx([depth] * 4, abs=6)  # sentences, side by side
-    free, none = (rk.task(spec) for spec in ("niah_multivalue", {"base": "niah_multivalue"}))
-    assert free == none
-    assert "depth" not in free.settings()
-    with pytest.raises(UserError, match=r"depth of the task.* is 101: it must be less than"):
+    with pytest.raises(rk.UserError, match=r"depth of the task.* is 101: it must be less than"):
         rk.task({"base": "niah_single_1", "depth": 101})
 
 
-def test_bins_add_up_and_have_intervals(recall):
-    bins = by_bin(recall, 5)
-    keys = ["model", "task", "length"]
-    assert (bins.groupby(keys)["n"].sum() == recall.groupby(keys).size()).all()
-    assert (bins["low"] <= bins["score"]).all()
-    assert (bins["score"] <= bins["high"]).all()
-    assert (bins["low"] < bins["high"]).all()
-
-
 def test_nothing_to_show_is_an_error(tmp_path):
-    asked = {"models": ["perfect"], "tasks": ["niah_single_1"], "lengths": [1024]}
-    study = rk.study(asked, num_examples=1, outputs=tmp_path)
-    rk.evaluate(study, progress=False)
+    asked = {"tasks": ["niah_single_1"], "lengths": [1024], "num_examples": 1}
+    rk.evaluate("perfect", **asked, outputs=tmp_path, progress=False)
     results = rk.load(tmp_path)
-    with pytest.raises(UserError, match="no depths to show"):
+    with pytest.raises(rk.UserError, match="no depths to show"):
         recall_by_depth(results[:0])
-    with pytest.raises(UserError, match="name one that was asked"):
+    with pytest.raises(rk.UserError, match="name one that was asked"):
         rk.plots.depth_map(by_bin(recall_by_depth(results)), "vt")
-    with pytest.raises(UserError, match="bins is 0: it must be a whole number"):
+    with pytest.raises(rk.UserError, match="bins is 0: it must be a whole number"):
         by_bin(recall_by_depth(results), 0)
 
 
@@ -113,7 +104,6 @@ def test_what_a_thought_names_is_not_recalled(tmp_path):
     about = {"template": "{{ messages[0].content }}<think>", "thinking_tokens": 500}
     model = rk.model(thinks, name="thinks", tokenizer="builtin", **about)
     asked = {"tasks": ["niah_multivalue"], "lengths": [2048], "num_examples": 5}
-    study = rk.study(asked, models=[model], outputs=tmp_path)
-    cells = rk.evaluate(study, progress=False)
+    cells = rk.evaluate(model, **asked, outputs=tmp_path, progress=False)
     recall = recall_by_depth(rk.answers_of(rk.score(cells), cells=cells))
     assert list(recall.groupby("index")["recalled"].sum()) == [1.0] * 5

@@ -8,27 +8,19 @@ from pathlib import Path
 
 import pytest
 import yaml
+from typer.main import get_command
 
 import rulerkit as rk
-from rulerkit.generation.tasks import read_answer
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
 # --- the action -----------------------------------------------------------------------------------
 
+ENDS = [(0, "fail", 0), (1, "pass", 1), (3, "fail", 3), (3, "pass", 0), (2, "pass", 2)]
 
-@pytest.mark.parametrize(
-    ("verdict", "undecided", "ends"),
-    [
-        (0, "fail", 0),
-        (1, "fail", 1),
-        (1, "pass", 1),
-        (3, "fail", 3),
-        (3, "pass", 0),
-        (2, "pass", 2),
-    ],
-)
+
+@pytest.mark.parametrize(("verdict", "undecided", "ends"), ENDS)
 def test_the_action_ends_as_the_gate_does(tmp_path, verdict, undecided, ends):
     """Its script, with a program in place of uvx that prints what it was given."""
     action = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
@@ -40,11 +32,8 @@ def test_the_action_ends_as_the_gate_does(tmp_path, verdict, undecided, ends):
     given = {"BASELINE": "http://a b", "CANDIDATE": "c", "OPTIONS": "--minutes 30"}
     given |= {"UNDECIDED": undecided, "GITHUB_ACTION_PATH": "/kit", "RUNNER_TEMP": str(tmp_path)}
     given |= {"GITHUB_STEP_SUMMARY": str(summary), "GITHUB_OUTPUT": str(outputs)}
-    done = subprocess.run(
-        ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script],
-        env={"PATH": f"{tmp_path}:/usr/bin:/bin", **given},
-        check=False,
-    )
+    shell = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script]
+    done = subprocess.run(shell, env={"PATH": f"{tmp_path}:/usr/bin:/bin", **given})
     assert done.returncode == ends
     assert outputs.read_text() == f"status={verdict}\n"
     words = summary.read_text().split("|")
@@ -53,15 +42,9 @@ def test_the_action_ends_as_the_gate_does(tmp_path, verdict, undecided, ends):
 
 def test_the_options_of_the_action_are_those_of_the_gate():
     gate = pytest.importorskip("rulerkit_gate.command")
-    known = {name for parameter in _options(gate.app) for name in parameter.opts}
+    known = {name for option in get_command(gate.app).params for name in option.opts}
     script = (ROOT / "action.yml").read_text(encoding="utf-8")
     assert {*re.findall(r"(--(?!from)[a-z-]+)", script)} <= known
-
-
-def _options(app):
-    import typer
-
-    return typer.main.get_command(app).params
 
 
 # --- assistants -----------------------------------------------------------------------------------
@@ -96,12 +79,11 @@ def test_rollouts_of_gym_get_its_rewards_as_scores(tmp_path):
     asked = ["--tasks", "vt,qa_1,niah_multivalue", "--lengths", "2K", "-n", "6"]
     subprocess.run([*script, "write", rows_file, *asked], check=True)
 
-    rewards = {}
-    lines = []
+    rewards, lines = {}, []
     for number, line in enumerate(rows_file.read_text().splitlines()):
         row = json.loads(line)
         prompt = row["responses_create_params"]["input"][0]["content"]
-        text = [read_answer(prompt), row["outputs"][0], "I do not know."][number % 3]
+        text = [rk.read_answer(prompt), row["outputs"][0], "I do not know."][number % 3]
         reward = rewarded(row["subset"], text, row["outputs"])
         rewards.setdefault(row["subset"], []).append(reward)
         response = {"output": [{"type": "message", "content": [{"text": text}]}]}

@@ -51,10 +51,8 @@ def server():
 
 
 ANSWERED = {"question": "What is tin? ", "answers": [{"text": "a metal"}] * 2}
-ASKED = [
-    ANSWERED | {"is_impossible": False},
-    {"question": "What is gold?", "answers": [], "is_impossible": True},
-]
+IMPOSSIBLE = {"question": "What is gold?", "answers": [], "is_impossible": True}
+ASKED = [ANSWERED | {"is_impossible": False}, IMPOSSIBLE]
 PARAGRAPH = {"context": " Tin is a metal. ", "qas": ASKED}
 SQUAD = {"data": [{"title": "A", "paragraphs": [PARAGRAPH]}]}
 PAGE = (
@@ -109,8 +107,7 @@ def test_fetch_refuses_another_checksum(empty, server, small):
     assert not (empty / corpora.SQUAD).exists()
     assert (empty / "essays/gkamradt/a.txt").exists()  # what came before is kept
 
-
-def test_fetch_names_the_address_that_does_not_answer(empty, server, small):
-    del server.files["/hotpot.json"]
-    with pytest.raises(UserError, match=r"^fetch: http\S+hotpot\.json: 404 "):
+    # Nor what does not answer.
+    del server.files["/dev.json"]
+    with pytest.raises(UserError, match=r"^fetch: http\S+dev\.json: 404 "):
         downloads.fetch()

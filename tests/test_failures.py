@@ -5,18 +5,10 @@ import json
 from collections import Counter
 from pathlib import Path
 
-import pandas as pd
-import papermill
 import pytest
 
-from rulerkit.analysis.failures import definitions, label_answers, no_context_answers
-from rulerkit.common.errors import UserError
-from rulerkit.common.paths import home
-from rulerkit.common.plugins import is_outside
-from rulerkit.generation.generate import generate
-from rulerkit.generation.prompt_format import PromptFormat
-from rulerkit.generation.tasks import all_families, task
-from rulerkit.inference.model import load_model
+import rulerkit as rk
+from rulerkit.analysis.failures import label_answers, no_context_answers
 from rulerkit.scoring.statistics import wilson
 from rulerkit.store.cells import Cell
 from tests.records import predict, record_of
@@ -29,28 +21,18 @@ def cell_of(examples, texts, reason="stop", name="hand"):
     rows = []
     for index, text in texts.items():
         example = examples[index]
-        rows.append(
-            {
-                "index": index,
-                "pred": text,
-                "outputs": list(example.references),
-                "length": example.length,
-                "task": example.task,
-                "digest": example.digest,
-                "num_prompt_tokens": example.num_tokens,
-                "finish_reason": reason,
-                "depths": example.depths,
-            }
-        )
+        row = {"index": index, "pred": text, "outputs": list(example.references)}
+        row |= {"length": example.length, "task": example.task, "digest": example.digest}
+        row |= {"num_prompt_tokens": example.num_tokens, "depths": example.depths}
+        rows.append(row | {"finish_reason": reason})
     result = {**examples.record(), "model": {"name": name, "engine": "function"}}
     record = record_of(name, **result, num_examples=len(examples))
     return Cell(Path(f"{name}.jsonl"), json.loads(json.dumps(record)), rows)
 
 
 def asked(spec, length=LENGTH, num_examples=3, **form):
-    return generate(
-        task(spec).with_corpora("builtin"), length, num_examples, prompt_format=PromptFormat(**form)
-    )
+    made = rk.task(spec).with_corpora("builtin")
+    return rk.generate(made, length, num_examples, prompt_format=rk.PromptFormat(**form))
 
 
 def labelled(spec, write, reason="stop", **more):
@@ -60,22 +42,17 @@ def labelled(spec, write, reason="stop", **more):
 
 
 def labels_of(cells, no_context=None):
-    """The labels of all answers, in their order."""
     known = no_context_answers(cells) if no_context is None else no_context
     return [label for cell in cells for label, *_ in label_answers(cell, known, {}).values()]
 
 
 def distractors(example, key=False):
-    """Values (or keys) of what could be taken for the needles, those nearest to the first needle
-    first."""
+    """Values (or keys) of what could be taken for the needles, the nearest first."""
     pieces = [piece for piece in example.pieces if piece.value]
     wanted = next(i for i, piece in enumerate(pieces) if piece.role == "needle")
     order = sorted(range(len(pieces)), key=lambda i: abs(i - wanted))
-    return [
-        str(pieces[i].key if key else pieces[i].value)
-        for i in order
-        if pieces[i].role == "distractor"
-    ]
+    nearest = [pieces[i] for i in order if pieces[i].role == "distractor"]
+    return [str(piece.key if key else piece.value) for piece in nearest]
 
 
 def shown_answer(example):
@@ -94,12 +71,7 @@ def other_document(example):
 HAND = [
     ("complete", "niah_single_2", lambda e: f"It is {e.references[0]}.", ""),
     ("empty", "vt", lambda e: " \n\x00 ", ""),
-    (
-        "refused",
-        "niah_single_2",
-        lambda e: "The number is not mentioned in the text.",
-        "not mentioned",
-    ),
+    ("refused", "niah_single_2", lambda e: "It is not mentioned in the text.", "not mentioned"),
     ("copied demonstration", "cwe", shown_answer, ""),
     ("copied demonstration", {"base": "cwe", "num_cw": 1}, shown_answer, ""),
     ("copied beginning", "cwe", lambda e: first_words(e) + " 1. 2. 3.", ""),
@@ -107,12 +79,7 @@ HAND = [
     ("duplicated values", "niah_multivalue", lambda e: ", ".join([e.references[0]] * 4), ""),
     ("near distractor", "niah_multikey_2", lambda e: distractors(e)[0], "tokens away"),
     ("other key", "niah_multikey_2", lambda e: distractors(e)[-1], "tokens away"),
-    (
-        "wrong chain",
-        "vt_2_chains",
-        lambda e: f"{e.references[0]} {distractors(e, key=True)[0]}",
-        "",
-    ),
+    ("wrong chain", "vt_2_chains", lambda e: f"{distractors(e, key=True)[0]}", ""),
     ("less frequent word", "cwe", lambda e: f"1. {e.references[0]} 2. {uncommon(e)}", ""),
     ("other document", "qa_1", other_document, "Document"),
     ("incomplete uuid", "niah_multikey_3", lambda e: e.references[0][:-1], ""),
@@ -122,28 +89,16 @@ HAND = [
 
 
 def uncommon(example):
-    context = {
-        piece.text.strip().rpartition(" ")[2] for piece in example.pieces if piece.role != "needle"
-    }
-    return sorted(word for word in context if word.isalpha() and word in example.context_text)[0]
+    others = [piece.text.split() for piece in example.pieces if piece.role != "needle"]
+    context = {words[-1] for words in others if words}
+    return min(word for word in context if word.isalpha() and word in example.context_text)
 
 
-@pytest.mark.parametrize(
-    ("kind", "spec", "write", "detail"), HAND, ids=[f"{h[0]}-{i}" for i, h in enumerate(HAND)]
-)
+@pytest.mark.parametrize(("kind", "spec", "write", "detail"), HAND, ids=[h[0] for h in HAND])
 def test_answers_by_hand(kind, spec, write, detail):
     label, seen = labelled(spec, write)
     assert label == kind, seen
     assert detail in seen
-
-
-def test_every_label_has_an_answer_by_hand():
-    elsewhere = {"cut off", "cut in its thought", "no-context answer"}  # below
-    elsewhere |= {"right, in another form"}  # of the frontier suite
-    outside = [family for family in all_families() if is_outside(family)]
-    elsewhere |= {rule.label for family in outside for rule in family.failure_rules}
-    assert {hand[0] for hand in HAND} | elsewhere == set(definitions())
-    assert all(text.endswith(".") and len(text) < 130 for text in definitions().values())
 
 
 def test_cut_off_where_nothing_else_fits():
@@ -153,32 +108,26 @@ def test_cut_off_where_nothing_else_fits():
         ("complete", "niah_single_2", lambda e: e.references[0]),
     ):
         assert labelled(spec, write, "length")[0] == label
-
-
-def test_a_thought_that_never_ends():
-    thinking = {"thinking_tokens": 200}
     for label, text in (
         ("cut in its thought", "<think> the chain"),
         ("function words", "<think> hm </think> the"),
     ):
-        assert labelled("vt", lambda e, text=text: text, **thinking)[0] == label
+        assert labelled("vt", lambda e, text=text: text, thinking_tokens=200)[0] == label
 
 
 def test_the_answer_that_is_given_without_context():
     alone = asked({"base": "qa_1", "context": "none"}, num_examples=4)
     among = asked("qa_1", num_examples=4)
-    guesses = cell_of(alone, {1: "In Timbuktu.", 2: among[2].references[0]})
-    cells = [
-        guesses,
-        cell_of(among, {0: "Elsewhere", 1: "in the Timbuktu", 2: among[2].references[0]}),
-    ]
+    right = among[2].references[0]
+    guesses = cell_of(alone, {1: "In Timbuktu.", 2: right})
+    cells = [guesses, cell_of(among, {0: "Elsewhere", 1: "in the Timbuktu", 2: right})]
     assert no_context_answers(cells) == {
         ("hand", "fictional", 42, 1): "In Timbuktu.",
-        ("hand", "fictional", 42, 2): among[2].references[0],
+        ("hand", "fictional", 42, 2): right,
     }
-    alone_and_among = ["nothing recognised", "complete"]
-    alone_and_among += ["nothing recognised", "no-context answer", "complete"]
-    assert labels_of(cells) == alone_and_among
+    labels = ["nothing recognised", "complete"]
+    labels += ["nothing recognised", "no-context answer", "complete"]
+    assert labels_of(cells) == labels
     assert "no-context answer" not in labels_of(cells, no_context={})
     other = cell_of(among, {1: "in Timbuktu"}, name="another model")
     assert labels_of([guesses, other])[-1] == "nothing recognised"
@@ -187,86 +136,36 @@ def test_the_answer_that_is_given_without_context():
 # --- examples again -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("where", "value", "words"),
-    [
-        (("seed",), 43, "the prompt of example 0 comes out differently"),
-        (("tokenizer", "name"), "no/such-tokenizer", "no/such-tokenizer"),
-    ],
-)
-def test_examples_that_cannot_be_generated_again(where, value, words):
+def test_examples_that_cannot_be_generated_again():
     cell = cell_of(asked("qa_1"), {0: "wrong"})
-    place = cell.record["result"]
-    for key in where[:-1]:
-        place = place[key]
-    place[where[-1]] = value
-    with pytest.raises(UserError, match=words) as raised:
-        label_answers(cell, {}, {})
-    assert "\n" not in str(raised.value)
+    result = cell.record["result"]
+    for changed, words in (
+        ({"seed": 43}, "the prompt of example 0 comes out differently"),
+        ({"tokenizer": result["tokenizer"] | {"name": "no/such"}}, "no/such"),
+    ):
+        cell.record["result"] = result | changed
+        with pytest.raises(rk.UserError, match=words) as raised:
+            label_answers(cell, {}, {})
+        assert "\n" not in str(raised.value)
     cell.rows[0]["pred"] = cell.rows[0]["outputs"][0]
     assert labels_of([cell]) == ["complete"], "what is right needs no example"
 
 
 # --- planted --------------------------------------------------------------------------------------
 
-
-@pytest.mark.parametrize(
-    ("effects", "spec", "kinds", "planted"),
-    [
-        ({"confuse": 0.4}, "niah_multikey_2", ["near distractor"], 0.4),
-        ({"confuse": 0.4}, "vt_2_chains", ["wrong chain"], 1 - 0.6**3),
-        ({"confuse": 0.1}, "fwe", ["less frequent word"], 1 - 0.9**3),
-        ({"drop": 0.2}, "vt", ["partial"], 1 - 0.8**5 - 0.2**5),
-        ({"copies": 0.5}, "cwe", ["copied demonstration"], 0.5),
-    ],
-)
-def test_planted_rates_are_found_again(effects, spec, kinds, planted, tmp_path):
-    model = load_model({"engine": "planted", "name": "planted", **effects})
-    cell = predict(model, asked(spec, num_examples=120), tmp_path / "run", progress=False)
-    labels = labels_of([cell])
-    share = sum(label in kinds for label in labels) / 120
-    low, high = wilson(share, 120, 0.999)
-    assert low <= planted <= high, Counter(labels)
+RATES = [
+    ({"confuse": 0.4}, "niah_multikey_2", "near distractor", 0.4),
+    ({"confuse": 0.4}, "vt_2_chains", "wrong chain", 1 - 0.6**3),
+    ({"drop": 0.2}, "vt", "partial", 1 - 0.8**5 - 0.2**5),
+    ({"copies": 0.5}, "cwe", "copied demonstration", 0.5),
+]
 
 
-def test_memory_is_seen_through_the_questions_asked_alone(tmp_path):
-    model = load_model({"engine": "planted", "name": "planted", "memory": 0.3, "drop": 0.5})
-    specs = ["qa_1", {"base": "qa_1", "context": "none"}]
-    cells = [
-        predict(model, asked(spec, num_examples=120), tmp_path / "run", progress=False)
-        for spec in specs
-    ]
-    share = labels_of(cells).count("no-context answer") / 120
-    low, high = wilson(share, 120, 0.999)
-    assert low <= 0.7 * 0.5 <= high
-
-
-# --- tables, figure, claims -----------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_the_notebook_finds_what_is_planted(tmp_path, monkeypatch):
-    monkeypatch.setenv("RULERKIT_HOME", str(home()))  # where the kernel finds the plug-in
-    given = {
-        "model": "reader-failing",
-        "plugins": ["tests.planted_readers"],
-        "outputs": str(tmp_path),
-        "tasks": ["cwe", "qa_1"],
-        "lengths": [4096, 12288],
-        "num_examples": 12,
-    }
-    source = home() / "notebooks/12_failures.ipynb"
-    papermill.execute_notebook(
-        source, tmp_path / "out.ipynb", given, progress_bar=False, cwd=tmp_path
-    )
-    tables = tmp_path / "tables/main/12_failures"
-    found = pd.read_csv(tables / "reader-failing.csv").set_index(["task", "length", "failure"])
-    copied = found.loc["cwe", 12288, "copied demonstration"]
-    assert copied["low"] < 0.95 < copied["high"] + 0.05
-    assert copied["share"] > 0.7
-    assert found.loc["cwe", 4096, "copied demonstration"]["count"] == 0
-    assert found.loc["cwe-demonstration_False", 12288, "copied beginning"]["share"] > 0.7
-    verdicts = pd.read_csv(tables / "reader-failing-claims.csv").set_index("claim")["verdict"]
-    copies = next(claim for claim in verdicts.index if claim.startswith("Common words: most"))
-    assert verdicts[copies] == "? cannot be judged", "12 answers are too few"
-    assert len(pd.read_csv(tables / "reader-failing-samples.csv")) > 2
+@pytest.mark.parametrize(("effects", "spec", "kind", "planted"), RATES)
+def test_planted_rates_are_found_again(effects, spec, kind, planted, tmp_path):
+    model = rk.load_model({"engine": "planted", "name": "planted", **effects})
+    cell = predict(model, asked(spec, num_examples=80), tmp_path / "run", progress=False)
+    labels = Counter(labels_of([cell]))
+    share = labels[kind] / 80
+    low, high = wilson(share, 80, 0.999)
+    assert low <= planted <= high, labels

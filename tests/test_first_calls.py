@@ -9,7 +9,6 @@ from IPython.core.interactiveshell import InteractiveShell
 
 import rulerkit as rk
 from rulerkit.analysis.results import export
-from rulerkit.common.errors import UserError
 from rulerkit.generation import corpora
 from tests.conftest import needs_extras
 
@@ -30,59 +29,47 @@ def home(tmp_path, monkeypatch):
 
 @pytest.fixture
 def answered(home):
-    """Two models have answered; their cells."""
+    """The cells of two models."""
     return evaluate(["reader-1024", "perfect"])
 
 
 # --- evaluate and study ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "model",
-    [
-        "reader-1024",
-        {"base": "reader-4096", "window": 512},
-        ["perfect", "mute"],
-        Path("mine.yaml"),
-    ],
-    ids=lambda given: type(given).__name__,
-)
-def test_evaluate_takes_a_model_or_several(home, model):
+def test_evaluate_takes_a_model_or_several(home):
     Path("mine.yaml").write_text("model: {window: 700, name: mine}\n")
-    cells = evaluate(model)
-    models = model if isinstance(model, list) else [model]
-    assert len(cells) == 4 * len(models)
-    assert not any(cell.coverage.missing for cell in cells)
-    assert rk.study(model, **ASKED).models == rk.study(models=models, **ASKED).models
+    variant = {"base": "reader-4096", "window": 512}
+    for model in ("reader-1024", variant, ["perfect", "mute"], Path("mine.yaml")):
+        cells = evaluate(model)
+        models = model if isinstance(model, list) else [model]
+        assert len(cells) == 4 * len(models)
+        assert not any(cell.coverage.missing for cell in cells)
+        assert rk.study(model, **ASKED).models == rk.study(models=models, **ASKED).models
 
 
-def test_evaluate_takes_a_made_model_and_parameters(home):
+def test_evaluate_takes_made_models_parameters_and_studies(home):
     assert len(evaluate(rk.load_model("perfect"))) == 4
     assert len(evaluate({"model": "perfect", "seed": 7, "run": "b"})) == 4
     assert len(evaluate(None, model="perfect", run="c")) == 4
     study = rk.study("perfect", **ASKED)
     assert len(rk.evaluate([study, study], progress=False)) == 8
-    assert len(rk.evaluate((s for s in [study]), progress=False)) == 4
+    assert len(rk.evaluate(iter([study]), progress=False)) == 4
 
 
-@pytest.mark.parametrize(
-    "given",
-    [None, 5, [], pd.DataFrame({"a": [1]}), len, "nobody"],
-    ids=lambda given: type(given).__name__,
-)
-def test_what_is_no_model_is_one_line(home, given):
-    with pytest.raises(UserError) as caught:
-        evaluate(given)
-    assert "\n" not in str(caught.value)
+def test_what_is_no_model_is_one_line(home):
+    for given in (None, 5, [], pd.DataFrame({"a": [1]}), len, "nobody"):
+        with pytest.raises(rk.UserError) as caught:
+            evaluate(given)
+        assert "\n" not in str(caught.value)
 
 
 def test_a_study_takes_no_parameters_beside_it(home):
     study = rk.study("perfect", **ASKED)
-    with pytest.raises(UserError, match="hops beside it"):
+    with pytest.raises(rk.UserError, match="hops beside it"):
         rk.evaluate(study, hops=6)
-    with pytest.raises(UserError, match="not both in one list"):
+    with pytest.raises(rk.UserError, match="not both in one list"):
         rk.evaluate([study, "perfect"])
-    with pytest.raises(UserError, match="two models are named"):
+    with pytest.raises(rk.UserError, match="two models are named"):
         rk.evaluate("perfect", model="mute")
 
 
@@ -92,12 +79,11 @@ def test_a_study_takes_no_parameters_beside_it(home):
 def test_cells_places_and_rows_mean_the_same(answered):
     scores = rk.score(answered)
     expected = rk.summarize(scores).cells
+    order = ["model", "task", "length"]
+    expected = expected.sort_values(order, ignore_index=True)
     for given in ["outputs", Path("outputs"), ["outputs"], answered, rk.load()]:
-        found = rk.summarize(given).cells.sort_values(["model", "task", "length"])
-        pd.testing.assert_frame_equal(
-            found.reset_index(drop=True),
-            expected.sort_values(["model", "task", "length"], ignore_index=True),
-        )
+        found = rk.summarize(given).cells.sort_values(order, ignore_index=True)
+        pd.testing.assert_frame_equal(found, expected)
     for given in ["outputs", answered]:
         assert len(rk.score(given)) == len(rk.answers_of(given)) == len(scores)
         assert len(rk.score_as(given, "lm-eval")) == len(scores)
@@ -116,82 +102,50 @@ def test_a_part_of_the_rows_stays_a_part(answered):
         found = function(some)
         assert len(found) == len(some)
         assert set(found["index"]) == {0}
-    with pytest.raises(UserError, match="1 of 2 answers"):
+    with pytest.raises(rk.UserError, match="1 of 2 answers"):
         rk.compare(some[some["model"] == "perfect"], "main/reader-1024")
 
 
 def test_a_table_from_a_file_and_one_that_counts_twice(answered, home):
     rows = rk.load("main/perfect")
     export(rows, home / "rows.csv")
-    read = pd.read_csv(home / "rows.csv")
-    pd.testing.assert_frame_equal(
-        rk.summarize(read).cells, rk.summarize(rows).cells, check_dtype=False
-    )
-    with pytest.raises(UserError, match="is there twice in one cell"):
+    read, expected = (rk.summarize(each).cells for each in (pd.read_csv(home / "rows.csv"), rows))
+    pd.testing.assert_frame_equal(read, expected, check_dtype=False)
+    with pytest.raises(rk.UserError, match="is there twice in one cell"):
         rk.summarize(pd.concat([rows, rows]))
 
 
-@pytest.mark.parametrize(
-    ("change", "seen"),
-    [
-        (lambda rows: rows.assign(score=100 * rows["score"]), "holds 100, and .* are 0 to 1"),
-        (lambda rows: rows.assign(score=rows["score"].where(rows["index"] > 0)), "holds nan"),
-        (lambda rows: rows.assign(length="1K"), "length holds '1K'"),
-    ],
-)
-def test_a_table_of_other_scores_is_refused(answered, change, seen):
-    rows = change(rk.load("main/perfect"))
-    for function in (rk.summarize, rk.score):
-        with pytest.raises(UserError, match=seen):
-            function(rows)
-
-
-def test_one_row_or_a_summary_is_no_list_of_places(answered):
-    rows = rk.load("main/perfect")
-    for given in (rows.iloc[0], next(rows.itertuples()), rk.summarize(rows)):
-        with pytest.raises(UserError, match="score takes cells"):
-            rk.score(given)
-    with pytest.raises(UserError, match=r"show takes examples.*seen: score"):
-        rk.show(rows.iloc[0])
-
-
-def test_cells_without_an_answer_stay_in_the_summary_of_a_table(home):
-    def refuse(prompts):
-        return ["x" if "vt" in str(len(prompts)) else None for _ in prompts]
-
-    cells = evaluate(rk.model(refuse, tokenizer="builtin"))
-    assert not any(cell.coverage.have for cell in cells)
+def test_cells_without_an_answer_are_remembered(home):
+    evaluate(rk.model(lambda prompts: [None for _ in prompts], tokenizer="builtin"))
     assert len(rk.load().attrs["empty_cells"]) == 4
 
 
-@pytest.mark.parametrize("given", [5, pd.DataFrame({"a": [1]})], ids=["number", "frame"])
-@pytest.mark.parametrize(
-    "function",
-    [
-        rk.score,
-        rk.summarize,
-        rk.load,
-        rk.answers_of,
-        rk.score_as,
-        rk.browse,
-        rk.failures.shares,
-        rk.depth.recall_by_depth,
-        rk.depth.by_bin,
-        rk.tables.table_text,
-        rk.plots.score_by_length,
-        rk.plots.tasks_by_length,
-        rk.plots.failures_by_length,
-        rk.correlation.task_vectors,
-        rk.comparison.difference_table,
-        rk.show,
-        rk.example_of,
-    ],
-    ids=lambda f: f.__name__,
-)
-def test_anything_else_is_one_line(home, function, given):
-    with pytest.raises(UserError) as caught:
-        function(given)
-    assert "\n" not in str(caught.value)
+def test_a_table_of_other_scores_is_refused(answered):
+    rows = rk.load("main/perfect")
+    for changed, seen in (
+        (rows.assign(score=100 * rows["score"]), "holds 100, and .* are 0 to 1"),
+        (rows.assign(score=rows["score"].where(rows["index"] > 0)), "holds nan"),
+        (rows.assign(length="1K"), "length holds '1K'"),
+    ):
+        for function in (rk.summarize, rk.score):
+            with pytest.raises(rk.UserError, match=seen):
+                function(changed)
+    with pytest.raises(rk.UserError, match=r"show takes examples.*seen: score"):
+        rk.show(rows.iloc[0])
+
+
+FUNCTIONS = [rk.score, rk.summarize, rk.load, rk.answers_of, rk.score_as, rk.browse]
+FUNCTIONS += [rk.failures.shares, rk.depth.recall_by_depth, rk.depth.by_bin, rk.tables.table_text]
+FUNCTIONS += [rk.plots.score_by_length, rk.plots.tasks_by_length, rk.plots.failures_by_length]
+FUNCTIONS += [rk.correlation.task_vectors, rk.comparison.difference_table, rk.show, rk.example_of]
+
+
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)
+def test_anything_else_is_one_line(home, function):
+    for given in (5, pd.DataFrame({"a": [1]})):
+        with pytest.raises(rk.UserError) as caught:
+            function(given)
+        assert "\n" not in str(caught.value)
 
 
 # --- a row is its prompt again --------------------------------------------------------------------
@@ -203,19 +157,10 @@ def test_a_row_becomes_its_prompt_again(home):
         return ["none"] * len(prompts)
 
     model = rk.model(answer, tokenizer="builtin", template="llama3")
-    asked = {
-        "tasks": [
-            {"base": "vt", "num_hops": 2, "name": "short_chain"},
-            {"base": "niah_single_2", "key": "uuids", "depth": 50},
-            {"base": "qa_1", "context": "none"},
-            "cwe",
-            "state_4",
-        ],
-        "lengths": [4096],
-        "seed": 7,
-        "protocol": "paper",
-    }
-    evaluate(model, **asked)
+    chain = {"base": "vt", "num_hops": 2, "name": "short_chain"}
+    needle = {"base": "niah_single_2", "key": "uuids", "depth": 50}
+    tasks = [chain, needle, {"base": "qa_1", "context": "none"}, "cwe", "state_4"]
+    evaluate(model, tasks=tasks, lengths=[4096], seed=7, protocol="paper")
     evaluate("perfect", run="clean", seed=8, protocol="upstream")
     rows = rk.load()
     assert len(rows) == 5 * 2 + 4 * 2
@@ -232,10 +177,10 @@ def test_a_row_is_a_series_or_a_mapping(answered):
     example = rk.example_of(row)
     assert example.digest == rk.example_of(row.to_dict()).digest == row["digest"]
     assert rk.show(example, rk.generate("vt", 1024, 2)).text.count("references:") == 3
-    with pytest.raises(UserError, match="none with index 9"):
+    with pytest.raises(rk.UserError, match="none with index 9"):
         rk.example_of(rows.assign(index=9).iloc[0])
     for given in (rows, rows["score"]):
-        with pytest.raises(UserError, match="example_of takes a row of"):
+        with pytest.raises(rk.UserError, match="example_of takes a row of"):
             rk.example_of(given)
 
 
@@ -249,28 +194,26 @@ def test_a_corpus_that_is_another_or_gone_is_named(home, monkeypatch):
 
     words.write_text("\n".join(a + b + "n" for a in syllables for b in syllables))
     corpora.LOADED.clear()  # as another process, which reads it anew
-    with pytest.raises(UserError, match="a corpus or the tokenizer is another now"):
+    with pytest.raises(rk.UserError, match="a corpus or the tokenizer is another now"):
         rk.example_of(row)
     monkeypatch.setenv("RULERKIT_HOME", str(home / "elsewhere"))
     monkeypatch.chdir("/")
-    with pytest.raises(UserError, match=r"words\.txt"):
+    with pytest.raises(rk.UserError, match=r"words\.txt"):
         rk.example_of(row)
 
 
 # --- keys that nothing uses -----------------------------------------------------------------------
 
+UNUSED = {
+    "evaluate perfect": "hops: 6",
+    "check perfect": "hops: 6",
+    "generate -o out.jsonl": "run: other",
+    "gate perfect mute": "hops: 6",
+    "batch params/batches/demo.yaml --dry-run": "hops: [6]",
+}
 
-@pytest.mark.parametrize(
-    ("words", "key"),
-    [
-        ("evaluate perfect", "hops: 6"),
-        ("evaluate perfect", "max_examples: 9"),
-        ("check perfect", "hops: 6"),
-        ("generate -o out.jsonl", "run: other"),
-        ("gate perfect mute", "hops: 6"),
-        ("batch params/batches/demo.yaml --dry-run", "hops: [6]"),
-    ],
-)
+
+@pytest.mark.parametrize(("words", "key"), UNUSED.items())
 def test_a_key_that_a_command_does_not_use_is_an_error(home, rulerkit, words, key):
     ended = rulerkit(*words.split(), "-y", key)
     assert ended.status == 2
@@ -285,18 +228,15 @@ def test_a_file_may_hold_keys_of_other_commands(home, rulerkit):
     assert "did you mean 'hops'" in rulerkit("show", "-f", "wrong.yaml").err
 
 
-@pytest.mark.parametrize(
-    ("key", "said"),
-    [
+def test_a_key_that_a_study_does_not_use_is_an_error(home):
+    for key, said in (
         ("num_hops", "unknown parameter 'num_hops': .*A study uses these"),
         ("max_examples", "adaptive runs"),
         ("sed", "did you mean 'seed'"),
-    ],
-)
-def test_a_key_that_a_study_does_not_use_is_an_error(home, key, said):
-    for function in (rk.study, rk.evaluate):
-        with pytest.raises(UserError, match=said):
-            function("perfect", **{key: 1})
+    ):
+        for function in (rk.study, rk.evaluate):
+            with pytest.raises(rk.UserError, match=said):
+                function("perfect", **{key: 1})
 
 
 # --- errors in a notebook -------------------------------------------------------------------------

@@ -12,22 +12,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rulerkit.common.errors import UserError
+import rulerkit as rk
 from rulerkit.generation.example import ROLES
-from rulerkit.generation.generate import generate
 from rulerkit.generation.pieces import piece_encoder
-from rulerkit.generation.prompt_format import PromptFormat
-from rulerkit.generation.tasks import TASKS, THIRTEEN, task
-from rulerkit.generation.tokenizers import Tokenizer, load_tokenizer
+from rulerkit.generation.tokenizers import Tokenizer
 
 QA = ("qa_1", "qa_2")
-RULER = list(TASKS)
+RULER = list(rk.TASKS)
 ONE_OF_EACH = ("niah_single_1", "niah_single_2", "niah_multikey_3", "vt", "cwe", "fwe", "qa_1")
 """A task of each kind of haystack."""
 
 
 def builtin(spec):
-    return task(spec).with_corpora("builtin")
+    return rk.task(spec).with_corpora("builtin")
 
 
 def filled(example):
@@ -36,8 +33,7 @@ def filled(example):
 
 
 def check_example(example, bos, tokenizer):
-    """Text and ids are their pieces, joined; ids are the whole text's; the budget holds; needles
-    are found where their pieces say."""
+    """Text and ids are their pieces, joined; the budget holds; needles are where pieces say."""
     pieces = example.pieces
     assert "".join(piece.text for piece in pieces) == example.prompt
     assert {piece.role for piece in pieces} <= set(ROLES)
@@ -51,7 +47,7 @@ def check_example(example, bos, tokenizer):
     for piece in needles:
         text = unicodedata.normalize("NFC", tokenizer.decode(piece.tokens).strip())
         assert text == unicodedata.normalize("NFC", piece.text.strip())
-    family, texts = task(example.task).family, [piece.text for piece in needles]
+    family, texts = rk.task(example.task).family, [piece.text for piece in needles]
     if family == "niah":
         assert len(texts) == len(example.references)
     if family != "question_answering":
@@ -63,29 +59,27 @@ def check_example(example, bos, tokenizer):
 
 @pytest.mark.parametrize("length", [1024, 4096])
 def test_every_task_fits_and_fills(vocabulary, length):
-    """Ids exact, the budget never exceeded and nearly filled, needles where they are said to be."""
-    form = PromptFormat(vocabulary, template="base")
+    form = rk.PromptFormat(vocabulary, template="base")
     wanted = {1024: (90.0, 70.0), 4096: (99.0, 90.0)}[length]
     for name in RULER if vocabulary.name == "builtin" else ONE_OF_EACH:
-        example = generate(builtin(name), length, 1, prompt_format=form)[0]
+        example = rk.generate(builtin(name), length, 1, prompt_format=form)[0]
         check_example(example, form.bos, vocabulary)
         assert filled(example) >= wanted[name in QA], name
 
 
 def test_lines_of_one_size_fill_too():
-    """Keys and values that are numbers have the same count in every line."""
     asked = builtin({"base": "niah_multikey_2", "key": "numbers"})
-    assert all(filled(example) >= 99 for n in (4096, 8192) for example in generate(asked, n, 2))
+    assert all(filled(example) >= 99 for n in (4096, 8192) for example in rk.generate(asked, n, 2))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("folder", ["gpt-neox", "llama-2", "rwkv"])
 def test_the_longest_of_the_paper(data, folder):
     """On the original corpora."""
-    tokenizer = load_tokenizer(str(data / "tokenizers" / folder))
-    form = PromptFormat(tokenizer, template="base")
+    tokenizer = rk.load_tokenizer(str(data / "tokenizers" / folder))
+    form = rk.PromptFormat(tokenizer, template="base")
     for name in ("niah_multikey_1", "niah_multikey_3", "vt", "cwe", "fwe", "qa_2"):
-        example = generate(name, 131072, 8, prompt_format=form)[7]
+        example = rk.generate(name, 131072, 8, prompt_format=form)[7]
         check_example(example, form.bos, tokenizer)
         assert filled(example) >= (99.5 if name in QA else 99.9)
 
@@ -94,22 +88,23 @@ def test_the_longest_of_the_paper(data, folder):
 @pytest.mark.parametrize("name", ["niah_single_2", "cwe", "qa_1"])
 def test_a_million_tokens(name):
     """Corpora do not run out: essays start again, words are paired, documents repeat."""
-    example = generate(builtin(name), 1_048_576, 1)[0]
+    example = rk.generate(builtin(name), 1_048_576, 1)[0]
     assert 99.9 <= filled(example) <= 100
     assert name in QA or all(text in example.context_text for text in example.references)
 
 
 def test_where_pieces_cannot_be_joined_prompts_are_encoded_whole(data):
-    """A vocabulary for which no way of joining is exact: slower, never wrong, still full and within
-    the budget."""
-    inner = load_tokenizer(str(data / "tokenizers" / "llama-2"))
-    tokenizer = Tokenizer(
-        lambda texts: [inner.encode(t)[::-1].tolist() for t in texts], inner.decode, (1,)
-    )
-    form = PromptFormat(tokenizer, template="llama2")
+    """A vocabulary for which no way of joining is exact."""
+    inner = rk.load_tokenizer(str(data / "tokenizers" / "llama-2"))
+
+    def backwards(texts):
+        return [inner.encode(text)[::-1].tolist() for text in texts]
+
+    tokenizer = Tokenizer(backwards, inner.decode, (1,))
+    form = rk.PromptFormat(tokenizer, template="llama2")
     assert not piece_encoder(tokenizer).exact
     for name in ("niah_single_2", "niah_multikey_3", "vt", "cwe", "fwe", "qa_1"):
-        example = generate(builtin(name), 4096, 1, prompt_format=form)[0]
+        example = rk.generate(builtin(name), 4096, 1, prompt_format=form)[0]
         check_example(example, (1,), tokenizer)
         assert filled(example) >= (97 if name in QA else 99)
 
@@ -127,46 +122,45 @@ def test_an_example_is_the_same_from_anywhere():
     """Alone in another process, in a row, after other tasks and lengths, of a longer cell."""
     code = (
         "import sys, json; sys.path.insert(0, sys.argv[1]); from test_generation import *\n"
-        "names = list(THIRTEEN)[::-1]\n"
-        "print(json.dumps({n: fingerprint(generate(builtin(n), 2048, 8)[7]) for n in names}))"
+        "names = list(rk.THIRTEEN)[::-1]\n"
+        "print(json.dumps({n: fingerprint(rk.generate(builtin(n), 2048, 8)[7]) for n in names}))"
     )
     command = [sys.executable, "-c", code, str(Path(__file__).parent)]
     alone = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    for name in THIRTEEN:
-        row = list(generate(builtin(name), 2048, 8))
+    for name in rk.THIRTEEN:
+        row = list(rk.generate(builtin(name), 2048, 8))
         assert [example.index for example in row] == list(range(8))
         assert len({example.digest for example in row}) == 8
         assert fingerprint(row[7]) == alone[name]
-        assert fingerprint(generate(builtin(name), 2048, 500)[7]) == alone[name]
-        other = generate(builtin(name), 2048, 1, seed=43)[0]
+        assert fingerprint(rk.generate(builtin(name), 2048, 500)[7]) == alone[name]
+        other = rk.generate(builtin(name), 2048, 1, seed=43)[0]
         assert other.references != row[0].references
 
 
-@pytest.mark.parametrize("name", THIRTEEN)
+@pytest.mark.parametrize("name", rk.THIRTEEN)
 def test_lengths_are_paired(name):
     """Example i asks the same at every length, with what is asked for at nearly the same depth."""
     coarse = {"niah": 2.5, "vt": 4.0, "qa": 9.0}
     for index in range(5):
-        short, long = (generate(builtin(name), length, 10)[index] for length in (4096, 32768))
+        short, long = (rk.generate(builtin(name), length, 10)[index] for length in (4096, 32768))
         assert short.references == long.references
         assert short.text_of("question") == long.text_of("question")
         assert short.answer_prefix == long.answer_prefix
-        if task(name).category != "aggregation":
+        if rk.task(name).category != "aggregation":
             apart = [abs(a - b) for a, b in zip(short.depths, long.depths, strict=True)]
-            assert max(apart) < coarse[task(name).category], (short.depths, long.depths)
+            assert max(apart) < coarse[rk.task(name).category], (short.depths, long.depths)
 
 
 # --- what does not fit ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("spec", [*THIRTEEN, {"base": "qa_1", "context": "none"}])
+@pytest.mark.parametrize("spec", [*rk.THIRTEEN, {"base": "qa_1", "context": "none"}])
 def test_too_short_lengths(spec):
-    """Every length either gives an example within its budget or one line that says what to do."""
     messages = []
     for length in (1, 40, 128, 160, 256, 400, 700):
         try:
-            example = generate(builtin(spec), length, 1)[0]
-        except UserError as error:
+            example = rk.generate(builtin(spec), length, 1)[0]
+        except rk.UserError as error:
             messages.append((length, str(error)))
         else:
             assert filled(example) <= 100
@@ -175,4 +169,4 @@ def test_too_short_lengths(spec):
         assert "\n" not in text
         assert str(length) in text
         longer = int(re.search(r"longer length \(example 0 fits into (\d+) tokens\)", text)[1])
-        assert filled(generate(builtin(spec), longer, 1)[0]) <= 100
+        assert filled(rk.generate(builtin(spec), longer, 1)[0]) <= 100

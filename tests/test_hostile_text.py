@@ -14,10 +14,9 @@ from nbconvert.filters import markdown2html
 from test_summary import scores_of
 
 import rulerkit as rk
-from rulerkit.analysis import failures
 from rulerkit.common import escape
 from rulerkit.report.leaderboard import boards
-from rulerkit.report.view import show, to_terminal
+from rulerkit.report.view import to_terminal
 
 HTML = """</td></script><script>window.ran = 1</script><img src=x onerror="window.ran = 1">' &lt; <b>"""
 LATEX = (
@@ -37,9 +36,8 @@ class Outputs:
     def __init__(self, folder):
         text = HOSTILE
         model = rk.model(lambda prompts: [text] * len(prompts), name="hostile", label="l")
-        study = rk.study(
-            models=[model], tasks=["niah_single_1"], lengths=[1024], num_examples=2, outputs=folder
-        )
+        asked = {"tasks": ["niah_single_1"], "lengths": [1024], "num_examples": 2}
+        study = rk.study(models=[model], **asked, outputs=folder)
         labels = rk.answers_of(rk.evaluate(study, progress=False), labels=True)
         scores = scores_of({("m", 4096): 1.0, ("n", 4096): 0.5}, n=2).assign(wanted=2)
         scores["label"] = scores["model"].map({"m": text, "n": "n"})
@@ -47,29 +45,23 @@ class Outputs:
         claim = {"section": text, "claim": text, "kind": "above", "limit": 50}
         verdicts = rk.claims(scores[scores["task"] == "vt"].assign(task=text), listed=[claim])
         example = rk.generate("niah_single_1", 1024, 1)[0]
-        blocks = tuple(
-            replace(b, text=text, key=text, value=text) if b.role == "needle" else b
-            for b in example.blocks
-        )
-        example = replace(example, blocks=blocks, task=text, references=(text,))
+        blocks = [replace(block, text=text, key=text, value=text) for block in example.blocks]
+        example = replace(example, blocks=tuple(blocks), task=text, references=(text,))
         board = next(board for board in boards(scores) if board.number == "3")
-        samples = failures.samples(labels, width=500).assign(detail=text)
+        samples = rk.failures.samples(labels, width=500).assign(detail=text)
         samples = samples.rename(columns={"detail": text})
         tidy = pd.DataFrame({text: [text], "n": [-1.5], "digits": ["-5"]})
         self.frames = {"samples": samples, "tidy": tidy}
         self.html = {
-            "example": show(example).text,
+            "example": rk.show(example).text,
             "verdicts": rk.tables.show(verdicts).to_html(),
             "samples": rk.tables.show(samples, index=True).to_html(),
         }
-        self.markdown, self.latex = (
-            {
-                "leaderboard": rk.tables.table_text(summary, form),
-                "tasks": rk.tables.task_table_text(summary, "m", format=form),
-                "board": board.text(form),
-            }
-            for form in ("markdown", "latex")
-        )
+        self.markdown, self.latex = {}, {}
+        for form, tables in (("markdown", self.markdown), ("latex", self.latex)):
+            tables["leaderboard"] = rk.tables.table_text(summary, form)
+            tables["tasks"] = rk.tables.task_table_text(summary, "m", format=form)
+            tables["board"] = board.text(form)
         self.plain = {
             "leaderboard": rk.tables.table_text(summary),
             "tasks": rk.tables.task_table_text(summary, "m"),
@@ -117,30 +109,22 @@ def letters(text):
 
 @pytest.mark.skipif(BROWSER is None, reason="no chromium here: pages are opened in a real browser")
 def test_nothing_runs_in_a_browser(outputs, tmp_path):
-    made = outputs
-    rendered = {f"markdown {name}": markdown2html(part) for name, part in made.markdown.items()}
-    ran, parts = browse(made.html | rendered, tmp_path)
+    assert browse({"html": HTML}, tmp_path)[0], "the browser runs what is not escaped"
+    made = dict(outputs.html)
+    for name, part in outputs.markdown.items():
+        made[f"markdown {name}"] = markdown2html(part)
+    ran, parts = browse(made, tmp_path)
     assert not ran
-    assert parts.keys() == made.html.keys() | rendered.keys()
+    assert parts.keys() == made.keys()
     for name, seen in parts.items():
         assert seen["links"] == [], name
         assert not [run for run in seen["runs"] if MATHEMATICS.search(run)], name
         assert letters(HOSTILE) in letters(seen["text"]), name
 
 
-@pytest.mark.skipif(BROWSER is None, reason="no chromium here: pages are opened in a real browser")
-def test_the_browser_would_have_seen_it(tmp_path):
-    ran, parts = browse({"latex": LATEX, "html": HTML}, tmp_path)
-    assert ran
-    assert parts["html"]["links"]
-    assert MATHEMATICS.search(parts["latex"]["runs"][0])
-
-
 def test_latex_compiles_and_prints_it(outputs, tmp_path):
-    """Compiled where a TeX is installed; always: braces match, and every special letter is escaped
-    or our own."""
-    made = outputs
-    for name, table in made.latex.items():
+    """Compiled where a TeX is installed; always, every special letter is escaped or our own."""
+    for name, table in outputs.latex.items():
         assert not CONTROLS.search(table), name
         ours = re.sub(r"\$([-<>]|\\pm|\\le|\\ge|\\alpha)\$|^% |%$", "", table, flags=re.MULTILINE)
         assert not re.search(r"(?<!\\)[$%#]", ours), name
@@ -149,7 +133,7 @@ def test_latex_compiles_and_prints_it(outputs, tmp_path):
         assert table.count(r"\end{tabular}") == 1
     if shutil.which("pdflatex") is None:
         return
-    body = "\n\n".join(made.latex.values())
+    body = "\n\n".join(outputs.latex.values())
     head = r"\documentclass{article}\usepackage{booktabs,array,graphicx}\begin{document}\tiny"
     (tmp_path / "t.tex").write_text(f"{head}\n{body}\n\\end{{document}}\n")
     call = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "t.tex"]
@@ -158,9 +142,8 @@ def test_latex_compiles_and_prints_it(outputs, tmp_path):
 
 
 def test_csv_reads_back_and_holds_no_formula(outputs):
-    made = outputs
-    for name, frame in made.frames.items():
-        back = pd.read_csv(made.saved[name], keep_default_na=False)
+    for name, frame in outputs.frames.items():
+        back = pd.read_csv(outputs.saved[name], keep_default_na=False)
         texts = [*back.columns, *(v for v in back.to_numpy().ravel() if isinstance(v, str))]
         formulas = [text for text in texts if re.match(r"[=+\-@\t\r]", text)]
         assert all(re.fullmatch(r"-?\d+", text) for text in formulas)
@@ -177,8 +160,7 @@ def unquoted(value):
 
 
 def test_plain_text_has_no_controls(outputs):
-    made = outputs
-    for name, shown in made.plain.items():
+    for name, shown in outputs.plain.items():
         assert not CONTROLS.search(shown), name
         assert escape.one_line(HOSTILE) in shown or escape.terminal(HOSTILE) in shown, name
 
@@ -188,12 +170,11 @@ def test_the_command_line_shows_names_and_errors_harmlessly(hostile, tmp_path, r
     name = hostile.replace("/", "∕")
     folder = tmp_path / name / "niah_single_1"
     folder.mkdir(parents=True)
-    row = {"index": 0, "pred": hostile, "outputs": [hostile]}
-    row |= {"task": "niah_single_1", "length": 4096}
+    row = {"index": 0, "pred": hostile, "outputs": [hostile], "task": "niah_single_1"}
+    row |= {"length": 4096}
     (folder / "4096.jsonl").write_text(json.dumps(row) + "\n")
     for arguments in (
         ["report", str(folder / "4096.jsonl")],
-        ["report", str(folder / name)],
         ["status", str(tmp_path / name)],
         ["report", str(tmp_path / name)],
         ["show", "--tasks", hostile],

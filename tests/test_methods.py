@@ -1,9 +1,7 @@
 """Methods that are not models: functions that take the two parts of a prompt, caches compressed
 without the question, and functions that fail at some prompts."""
 
-import json
 import re
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,25 +10,15 @@ import pytest
 import rulerkit as rk
 from rulerkit.common.errors import ModelError
 from rulerkit.generation.example import split_prompt
-from rulerkit.generation.generate import generate
-from rulerkit.generation.prompt_format import PromptFormat
-from rulerkit.generation.tasks import task
 from rulerkit.generation.tokenizers import Tokenizer
-from rulerkit.inference.model import load_model, model
+from rulerkit.inference.model import model
 from tests.records import predict
-
-SMALL = "rulerkit/data/small"
 
 
 def needles(form, count, base="niah_multikey_1", length=256):
     spec = {"base": base, "name": "needle_small", "max_new_tokens": 12}
-    made = task(spec).with_corpora("builtin")
-    return generate(made, length, count, prompt_format=form)
-
-
-def stored(path):
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    return {row["index"]: row["pred"] for row in rows}
+    made = rk.task(spec).with_corpora("builtin")
+    return rk.generate(made, length, count, prompt_format=form)
 
 
 # --- the parts of a prompt ------------------------------------------------------------------------
@@ -38,18 +26,10 @@ def stored(path):
 
 @pytest.mark.parametrize("template", ["base", "llama3", "glm"])
 def test_parts_joined_are_the_prompt(vocabulary, template):
-    """With every vocabulary: what stands behind the haystack is in the question, the end of the
-    template and the answer prefix among it, and nothing else."""
-    form = PromptFormat(vocabulary, template=template)
-    for spec in (
-        "niah_multiquery",
-        task("vt", "paper"),
-        "cwe",
-        "qa_1",
-        {"base": "qa_1", "context": "none"},
-    ):
-        made = generate(task(spec).with_corpora("builtin"), 2048, 1, prompt_format=form)
-        example = made[0]
+    form = rk.PromptFormat(vocabulary, template=template)
+    alone = {"base": "qa_1", "context": "none"}
+    for spec in ("niah_multiquery", rk.task("vt", "paper"), "cwe", "qa_1", alone):
+        example = rk.generate(rk.task(spec).with_corpora("builtin"), 1024, 1, prompt_format=form)[0]
         parts = split_prompt(example, form)
         assert parts.context + parts.question == example.prompt
         joined = np.concatenate([parts.context_ids, parts.question_ids])
@@ -70,19 +50,16 @@ def test_parts_joined_are_the_prompt(vocabulary, template):
 
 
 def test_a_token_across_the_border_belongs_to_the_question():
-    """A vocabulary whose tokens are three letters each has no clean cut: the prompt is encoded
-    whole, and the border lies inside a token for most lengths."""
+    """A vocabulary whose tokens are three letters each has no clean cut."""
+
+    def encode(text):
+        threes = [text[i : i + 3].encode()[:4] for i in range(0, len(text), 3)]
+        return [int.from_bytes(three, "big") % 2**31 for three in threes]
 
     def encode_many(texts):
-        return [
-            [
-                int.from_bytes(text[i : i + 3].encode()[:4], "big") % 2**31
-                for i in range(0, len(text), 3)
-            ]
-            for text in texts
-        ]
+        return [encode(text) for text in texts]
 
-    form = PromptFormat(Tokenizer(encode_many, str), template="base")
+    form = rk.PromptFormat(Tokenizer(encode_many, str), template="base")
     inside = 0
     for example in needles(form, 6, length=512):
         assert example.whole_ids is not None
@@ -95,31 +72,6 @@ def test_a_token_across_the_border_belongs_to_the_question():
     assert inside, "one border at least lies inside a token"
 
 
-def test_what_sees_the_context_alone_is_wrong_and_what_keeps_all_is_right(tmp_path):
-    """The keys of all needles are in the context; which one is asked for, in the question."""
-    examples = needles(PromptFormat("builtin"), 8, length=512)
-
-    def answer(parts, with_question):
-        texts = []
-        for part in parts:
-            key = re.search(r"number for (\S+)", part.question)
-            wanted = re.escape(key[1]) if key and with_question else r"\S+"
-            texts.append(re.search(rf"for {wanted} is: (\d+)", part.context)[1])
-        return texts
-
-    scores = {}
-    for name in ("all", "context"):
-        one = model(
-            partial(answer, with_question=name == "all"),
-            name=name,
-            takes="parts",
-            tokenizer="builtin",
-        )
-        scores[name] = rk.score([predict(one, examples, tmp_path)])["score"].mean()
-    assert scores["all"] == 1
-    assert scores["context"] <= 0.5, "it takes the first of four keys"
-
-
 def test_tables_say_that_the_context_was_compressed(tmp_path):
     def answer(parts):
         return ["none" for _ in parts]
@@ -127,7 +79,7 @@ def test_tables_say_that_the_context_was_compressed(tmp_path):
     spec = {"takes": "parts", "tokenizer": "builtin"}
     ours = model(answer, name="ours", **spec)
     told = model(answer, name="told", protocol_note="the question was seen", **spec)
-    plain = load_model("perfect")
+    plain = rk.load_model("perfect")
     cells = [predict(one, needles(one.prompt_format, 2), tmp_path) for one in (ours, told, plain)]
     note = "the context was compressed without the question"
     assert [cell.about.protocol_note for cell in cells] == [note, "the question was seen", None]
@@ -156,7 +108,7 @@ class Capricious:
 
 
 def test_what_fails_is_kept_and_asked_again_and_the_rest_is_stored(tmp_path):
-    form = PromptFormat("builtin")
+    form = rk.PromptFormat("builtin")
     examples = needles(form, 6)
     answers = Capricious(examples[1].prompt, examples[4].prompt)
     one = model(answers, name="m")
@@ -179,7 +131,7 @@ def test_a_function_that_only_raises_ends_the_work_with_the_first_example(tmp_pa
     def broken(prompts):
         return [nothing for _ in prompts]  # noqa: F821
 
-    examples = needles(PromptFormat("builtin"), 12)
+    examples = needles(rk.PromptFormat("builtin"), 12)
     with pytest.raises(ModelError) as caught:
         predict(model(broken, name="broken"), examples, tmp_path)
     said = str(caught.value)
@@ -197,27 +149,17 @@ def texts(one, examples):
 
 @pytest.mark.slow
 def test_the_module_of_the_notebook_compresses_what_the_context_left(tmp_path):
-    """A method that saves nothing answers as the checkpoint, one that keeps little finds little."""
     pytest.importorskip("torch").set_num_threads(1)
-    plain = load_model("small-llama")
+    plain = rk.load_model("small-llama")
     examples = needles(plain.prompt_format, 8, "niah_single_1")
 
     def one(ratio):
-        return {
-            "name": f"window-{ratio}",
-            "entry": "notebooks.compressed_cache:compressed",
-            "entry_with": {
-                "model": plain.spec,
-                "method": "notebooks.compressed_cache:window",
-                "ratio": ratio,
-            },
-            "takes": "parts",
-            "batch_size": 1,
-            "tokenizer": plain.spec["tokenizer"],
-            "template": "base",
-        }
+        made = {"model": plain.spec, "method": "notebooks.compressed_cache:window", "ratio": ratio}
+        spec = {"entry": "notebooks.compressed_cache:compressed", "entry_with": made}
+        spec |= {"name": f"window-{ratio}", "takes": "parts", "batch_size": 1, "template": "base"}
+        return rk.load_model(spec | {"tokenizer": plain.spec["tokenizer"]})
 
-    whole, least = load_model(one(0)), load_model(one(0.98))
+    whole, least = one(0), one(0.98)
     assert whole.identity() != least.identity()
     assert texts(whole, examples) == texts(plain, examples)
     cells = [predict(model, examples, tmp_path) for model in (whole, least)]

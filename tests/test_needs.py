@@ -39,26 +39,19 @@ def asked(home, source, **parameters):
     return [(need.model, need.task, need.length, need.wanted) for need in needs]
 
 
-@pytest.mark.parametrize(
-    ("name", "wrong", "value"),
-    [
-        ("02_needle_types", "needles", "passkey"),
-        ("05_variable_tracking", "hops", 4),
-        ("15_depth", "tasks", "vt"),
-        ("19_paper_figures", "sizes", "perfect"),
-        ("07_question_answering", "questions", ["Squad"]),
-    ],
-)
-def test_one_value_or_a_wrong_one_is_no_list(name, wrong, value):
-    with pytest.raises(UserError, match=f"{wrong}.* (expected a list in|'Squad': allowed: SQuAD)"):
-        studies_of(REPOSITORY / f"notebooks/{name}.ipynb", {wrong: value})
+def test_one_value_or_a_wrong_one_is_no_list():
+    for name, wrong, said in (
+        ("02_needle_types", {"needles": "passkey"}, "needles.* expected a list in"),
+        ("05_variable_tracking", {"hops": 4}, "hops.* expected a list in"),
+        ("07_question_answering", {"questions": ["Squad"]}, "'Squad': allowed: SQuAD"),
+    ):
+        with pytest.raises(UserError, match=said):
+            studies_of(REPOSITORY / f"notebooks/{name}.ipynb", wrong)
 
 
 def test_no_other_line_of_a_notebook_runs(tmp_path, capsys):
     """The model's module would fail, too: nobody is asked and no model is loaded."""
-    source = (
-        START + STUDY + "open('written', 'w')\ncells = rk.evaluate(study)\n%matplotlib inline\n"
-    )
+    source = f"{START}{STUDY}open('written', 'w')\nrk.evaluate(study)\n%matplotlib inline\n"
     spec = {"name": "absent", "entry": "no_such_module:load"}
     path = tmp_path / "notebooks/mine.ipynb"
     notebook(path, PARAMETERS, START + STUDY)
@@ -89,7 +82,6 @@ def test_several_studies_are_joined_and_the_larger_number_counts(tmp_path):
     ("source", "parameters", "says"),
     [
         (STUDY, {"lenghts": [1024]}, "did you mean 'lengths'"),
-        (STUDY, {"tasks": 5}, "tasks: 5 is invalid"),
         ("1 / 0\n" + STUDY, {}, "ZeroDivisionError: division by zero"),
         ("study = absent\n", {}, "must not need other cells"),
         ("study = 5\n", {}, "must assign `study`, such as `study = rk.study("),

@@ -1,13 +1,10 @@
-"""What happens in a night: power cuts, signals, full and read-only disks, dead hosts. The same
+"""What happens in a night: power cuts, signals, dead hosts. The same
 command goes on, nothing that was written is lost, nothing is counted twice."""
 
-import json
 import os
 import re
 import signal
-import subprocess
 import time
-from pathlib import Path
 
 import flufl.lock
 import pytest
@@ -15,7 +12,7 @@ import pytest
 from rulerkit.batch.batch_file import read_batch
 from rulerkit.batch.execution import execute
 from rulerkit.batch.status import statuses
-from tests.batches import Project, outcomes, printed, told, wait_until
+from tests.batches import Project, outcomes, told, wait_until
 
 EXAMPLES = 20
 
@@ -29,10 +26,10 @@ def project(tmp_path, monkeypatch):
     return project
 
 
-def job_of(project, **parameters):
-    """The job of a model, without notebooks."""
-    content = {"models": [told("a")], "together": ["50_asks"], "parameters": parameters}
-    return read_batch(project.batch(content)).jobs[0]
+def batch_of(project, *models, **parameters):
+    """A batch of `a`, or of these models, and one notebook over them."""
+    content = {"models": [told(name) for name in models or "a"], "together": ["50_asks"]}
+    return project.batch(content | {"parameters": parameters})
 
 
 # --- signals and power cuts -----------------------------------------------------------------------
@@ -52,7 +49,7 @@ def terminated(batch):
 
 
 def interrupted(batch):
-    """Ctrl-C reaches what stands in the foreground of the terminal."""
+    """Ctrl-C reaches all that stands in the foreground of the terminal."""
     os.killpg(batch.process.pid, signal.SIGINT)
 
 
@@ -69,41 +66,37 @@ ACCIDENTS = (
     (hung_up, -signal.SIGHUP),
 )
 
+WAITS = """\
+from pathlib import Path
+import time
+Path("{0}/kernel").touch()
+while Path("{0}/hold").exists(): time.sleep(0.05)
+"""
+
 
 @pytest.mark.slow
 def test_whatever_ends_a_batch_the_same_command_goes_on(project):
     """While its model answers, then while its notebook runs."""
-    waits = "from pathlib import Path\nimport time\nPath('{0}/kernel').touch()\nwhile Path('{0}/hold').exists(): time.sleep(0.05)\n"
-    project.notebook("50_asks", source=waits.format(project.root))
+    project.notebook("50_asks", source=WAITS.format(project.root))
     (project.root / "hold").touch()
-    content = {
-        "models": [told("a")],
-        "together": ["50_asks"],
-        "parameters": {"num_examples": EXAMPLES},
-    }
-    batch = project.batch(content)
+    batch = batch_of(project, num_examples=EXAMPLES)
     rows = project.root / "outputs/predictions/main/a/vt/1024.jsonl"
     project.set("a", "pace", 0.2)
     lines = []
     for accident, status in ACCIDENTS:
         before, known = project.journal(), len(lines)
         with project.started("batch", batch) as running:
-            wait_until(
-                "it goes on", lambda n=known: rows.exists() and rows.read_bytes().count(b"\n") > n
-            )
+            wait_until("it goes on", lambda n=known: count_lines(rows) > n)
             strike(running, accident, status)
         now = rows.read_bytes().splitlines(keepends=True)
         assert now[: len(lines)] == lines, accident.__name__
         lines = [line for line in now if line.endswith(b"\n")]
         asked = [row.prompt for row in project.journal()]
         again = set(asked[: len(before)]) & set(asked[len(before) :])
-        assert again <= set(asked[len(before) - 1 : len(before)]), (
-            "only what was not written yet is asked again"
-        )
+        # Only what was not written yet is asked again.
+        assert again <= set(asked[len(before) - 1 : len(before)])
         assert state(batch, "a predictions") == "interrupted"
-    assert len(lines) < EXAMPLES, (
-        "the last accident came after the last answer: a slower pace is needed"
-    )
+    assert len(lines) < EXAMPLES, "the last accident came too late: a slower pace is needed"
 
     project.set("a", "pace", 0)
     for accident, status in (ACCIDENTS[1], ACCIDENTS[2]):
@@ -126,13 +119,16 @@ def test_whatever_ends_a_batch_the_same_command_goes_on(project):
     assert [file.name for file in (project.root / "outputs").rglob(".*-*.*")] == []
 
 
+def count_lines(file):
+    return file.read_bytes().count(b"\n") if file.exists() else 0
+
+
 def strike(running, accident, status):
     """An accident, behind which no process may be left."""
     accident(running)
     assert running.end()[0] == status, accident.__name__
-    wait_until(
-        f"all is over after it was {accident.__name__}", lambda: not running.alive(), seconds=15
-    )
+    what = f"all is over after it was {accident.__name__}"
+    wait_until(what, lambda: not running.alive(), seconds=15)
     said = running.out.read_text()
     assert "Traceback" not in said
     if accident is interrupted:
@@ -145,73 +141,18 @@ def state(batch, title):
 
 @pytest.mark.slow
 def test_a_step_that_is_killed_is_told_and_tried_again(project):
-    job_of(project)
-    command = "batch", project.root / "params/batches/mine.yaml", "--only", "a"
+    command = "batch", batch_of(project), "--only", "a"
     project.set("a", "meets", "go")
     with project.started(*command) as running:
         project.wait_for("a")
         os.kill(project.pid("a"), signal.SIGKILL)
         status, said = running.end()
     assert status == 1
-    assert re.search(
-        r"^failed +a predictions .*; killed by SIGKILL \(out of memory\?\): ", said, re.M
-    )
+    told_so = r"^failed +a predictions .*; killed by SIGKILL \(out of memory\?\): "
+    assert re.search(told_so, said, re.MULTILINE)
     project.go()
     said = project.call(*command).stdout
     assert re.search(r"^done +a predictions +1/1 cells", said, re.MULTILINE)
-
-
-# --- disks ----------------------------------------------------------------------------------------
-
-
-def remount(place, options):
-    subprocess.run(["mount", "-o", f"remount,{options}", place], check=True, capture_output=True)
-
-
-@pytest.mark.slow
-def test_a_full_disk_costs_nothing_that_was_written(project, small_disk):
-    """Full before anything is written, then at one file after the other: each call says so, and the
-    next one goes on."""
-    examples = 60
-    parameters = {"num_examples": examples, "outputs": str(small_disk)}
-    batch = project.batch(
-        {"models": [told("a")], "together": ["50_asks"], "parameters": parameters}
-    )
-    rows = small_disk / "predictions/main/a/vt/1024.jsonl"
-    lines = []
-    counts, refused = [], set()
-    for kilobytes in (4, 24, 40):
-        remount(small_disk, f"size={kilobytes}k")
-        ended = project.call("batch", batch)
-        assert ended.returncode in (1, 2)
-        said = ended.stdout + ended.stderr
-        refused |= set(
-            re.findall(
-                r"cannot write (\S+): No space left on device; everything written so far is kept",
-                said,
-            )
-        )
-        now = rows.read_bytes().splitlines(keepends=True) if rows.exists() else []
-        now = [line for line in now if line.endswith(b"}\n")]  # the last may be cut off
-        assert now[: len(lines)] == lines
-        lines = now
-        counts.append(len(lines))
-    assert counts[0] == 0
-    assert any(0 < count < examples for count in counts), counts
-    assert len({Path(file).suffix for file in refused}) > 1, "refused at several moments"
-    remount(small_disk, "size=1m")
-    ended = project.call("batch", batch)
-    assert (ended.returncode, ended.stderr) == (0, "")
-    assert rows.read_bytes().splitlines(keepends=True)[: len(lines)] == lines
-    assert [json.loads(line)["index"] for line in rows.read_text().splitlines()] == [
-        *range(examples)
-    ]
-    asked = project.asked("a")
-    assert len(asked) == examples
-    assert asked.total() - examples <= len(counts), "only what could not be written was asked again"
-    assert f"a {examples} rows" in printed(
-        json.loads((small_disk / "notebooks/main/all/50_asks.ipynb").read_text())
-    )
 
 
 # --- a host that died -----------------------------------------------------------------------------
@@ -225,7 +166,7 @@ def lock_elsewhere(lock, expires):
 
 
 def test_a_job_of_a_living_host_is_left_to_it_and_that_of_a_dead_one_taken_over(project):
-    job = job_of(project)
+    job = read_batch(batch_of(project)).jobs[0]
     lock = job.lock
     lock_elsewhere(lock, time.time() + 600)
     (running,) = statuses([job])
@@ -243,20 +184,8 @@ def test_a_job_of_a_living_host_is_left_to_it_and_that_of_a_dead_one_taken_over(
 
 
 @pytest.mark.slow
-def test_one_model_answers_after_the_other(project):
-    for name in "ab":
-        project.set(name, "pace", 0.1)
-    batch = project.batch({"models": [told("a"), told("b")], "together": ["50_asks"]})
-    jobs = [job for job in read_batch(batch).jobs if job.model]
-    assert [status.state for status in outcomes(execute(jobs))] == ["done", "done"]
-    rows = project.journal()
-    assert [row.model for row in rows] == ["a", "a", "b", "b"]
-    assert rows[1].end <= rows[2].begin
-
-
-@pytest.mark.slow
 def test_a_job_is_done_by_one_process_and_left_to_it_by_the_other(project):
-    batch = project.batch({"models": [told("a"), told("b")], "together": ["50_asks"]})
+    batch = batch_of(project, "a", "b")
     project.set("a", "meets", "go")
     with project.started("batch", batch) as first:
         project.wait_for("a")

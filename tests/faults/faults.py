@@ -38,9 +38,7 @@ def time_limit(seconds=SECONDS):
 
 
 def result_or_line(function, *arguments):
-    """What a function returns, or the `UserError` that it raises: one line of a length that can be
-    read."""
-    line: UserError
+    """What a function returns, or the `UserError` that it raises: one line that can be read."""
     try:
         with time_limit():
             return function(*arguments)

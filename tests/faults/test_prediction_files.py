@@ -2,6 +2,7 @@
 traceback, no changed number."""
 
 import json
+import re
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -10,29 +11,20 @@ from faults import cases, result_or_line
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rulerkit.common.errors import UserError
+import rulerkit as rk
 from rulerkit.report.tables import footnotes, table_text
-from rulerkit.scoring.scores import score
-from rulerkit.scoring.summary import summarize
 from rulerkit.store.cells import DamagedCell, answered, load_cell, read_cells, readable
 from rulerkit.store.comparable import check_same
 from rulerkit.store.other_formats import read_predictions
 from tests.records import lines_of, record_of, record_text
 
+ODD = f"pear {chr(0xD800)}\u2028\r\n\x00\x85日本語 and fig"
+ABOUT = {"length": 1000, "task": "vt", "num_prompt_tokens": 970, "finish_reason": "stop"}
+ABOUT |= {"depths": [0.5, 50.0], "usage": {"seconds": 0.1}}
 ROWS = [
-    {
-        "index": index,
-        "pred": f"the words are apple{index}, pear {chr(0xD800)}\u2028\r\n\x00\x85日本語 and fig",
-        "outputs": [f"apple{index}", "pear"],
-        "length": 1000,
-        "task": "vt",
-        "digest": f"{index:016x}",
-        "num_prompt_tokens": 970,
-        "finish_reason": "stop",
-        "depths": [0.5, 50.0],
-        "usage": {"seconds": 0.1},
-    }
-    for index in range(4)
+    {"index": n, "pred": f"the words are apple{n}, {ODD}", "outputs": [f"apple{n}", "pear"]}
+    | {"digest": f"{n:016x}", **ABOUT}
+    for n in range(4)
 ]
 RECORD = record_of("one", label="One")
 DEEP = b"[" * 100_000
@@ -62,7 +54,6 @@ def named(model):
 
 
 def good(model="one"):
-    """Rows as predictions of a model hold them."""
     return lines_of(record_of(model), ROWS)
 
 
@@ -75,10 +66,10 @@ def report(folder):
     """What `rulerkit report` does: the scores, what it left out, and the table."""
     problems = []
     cells = read_cells(folder / "predictions", report=problems.append)
-    scores = score(cells, report=problems.append)
+    scores = rk.score(cells, report=problems.append)
     cells = readable(cells)
     check_same(cells)
-    table_text(summarize(scores, tasks=["vt"]), notes=footnotes(cells))
+    table_text(rk.summarize(scores, tasks=["vt"]), notes=footnotes(cells))
     return scores, problems
 
 
@@ -91,9 +82,7 @@ def is_reported(record, rows, unchanged):
         path = write(folder, "one", record, rows)
         found = result_or_line(report, folder)
         if isinstance(found, Exception):
-            assert "and one table cannot hold both" in str(found) or "can be counted once" in str(
-                found
-            )
+            assert re.search("one table cannot hold both|can be counted once", str(found))
             return
         scores, problems = found
         assert (scores["model"] == "other").sum() >= len(ROWS)
@@ -124,7 +113,6 @@ def test_a_record_that_lacks_a_field_is_damaged(tmp_path):
 
 @pytest.mark.parametrize("files", [(".json",), (".jsonl",), (".json", ".jsonl")])
 def test_records_of_two_models_that_are_exchanged_are_named(tmp_path, files):
-    """Or all files of two: numbers never stand under another model's name."""
     one = write(tmp_path, "one", named("one"), good("one"))
     two = write(tmp_path, "two", named("two"), good("two"))
     for suffix in files:
@@ -136,14 +124,7 @@ def test_records_of_two_models_that_are_exchanged_are_named(tmp_path, files):
     assert "nothing to summarize" in str(found)
     for path in (one, two):
         with pytest.raises(DamagedCell, match=r"in the place of|another record"):
-            score([load_cell(path)])
-
-
-def test_an_older_format_is_refused_in_one_line(tmp_path):
-    record = {**record_of("one"), "format": 2}
-    path = write(tmp_path, "one", json.dumps(record).encode(), PLAIN)
-    with pytest.raises(DamagedCell, match=r"1024.json .*format 2, .*reads 3 and 4"):
-        load_cell(path)
+            rk.score([load_cell(path)])
 
 
 @pytest.mark.slow
@@ -156,7 +137,6 @@ def test_damaged_rows_change_no_number(rows):
 @given(bit=st.integers(0, 8 * len(GOOD) - 1))
 @cases
 def test_a_flipped_bit_is_noticed(bit):
-    """The cell is damaged, or a row is missing; no row differs from what was written."""
     rows = bytearray(GOOD)
     rows[bit // 8] ^= 1 << bit % 8
     with TemporaryDirectory() as name:
@@ -189,12 +169,10 @@ def test_folders_of_former_versions_are_read_and_one_line_says_so(tmp_path):
         assert path.read_bytes() == text
 
 
-@given(
-    text=damaged(PLAIN)
-    | damaged(
-        json.dumps({"doc": {"outputs": ["a"], "max_length": 1024}, "resps": [["a"]]}).encode()
-    )
-)
+HARNESS = b'{"doc": {"outputs": ["a"], "max_length": 1024}, "resps": [["a"]]}'
+
+
+@given(text=damaged(PLAIN) | damaged(HARNESS))
 @cases
 def test_damaged_files_of_others(text):
     with TemporaryDirectory() as name:
@@ -204,7 +182,7 @@ def test_damaged_files_of_others(text):
             path.write_bytes(text)
             cells = result_or_line(read_predictions, path)
             if not isinstance(cells, Exception):
-                assert not isinstance(result_or_line(score, cells), Exception)
+                assert not isinstance(result_or_line(rk.score, cells), Exception)
 
 
 def test_files_of_others_beside_a_damaged_one_are_scored(tmp_path, capsys):
@@ -226,13 +204,9 @@ def test_links_and_unreadable_things_are_named(tmp_path):
     scores, problems = report(tmp_path)
     assert len(scores) == 4
     assert problems == [f"left out: {models / 'gone'} is a link to nothing"]
-
-
-def test_a_file_that_is_no_cell_is_not_an_empty_one(tmp_path):
-    path = write(tmp_path, "one", named("one"), GOOD)
     (cell,) = read_cells(path.with_suffix(".json"))
     assert (cell.path, len(cell.rows)) == (path, 4)
     other = tmp_path / "1024.csv"
     other.write_text("index,pred\n")
-    with pytest.raises(UserError, match=r"its record 1024\.json cannot be read"):
+    with pytest.raises(rk.UserError, match=r"its record 1024\.json cannot be read"):
         read_cells(other)
