@@ -116,8 +116,9 @@ def select(cells: pd.DataFrame, claim: Claim, than: str | None = None) -> pd.Dat
     models, tasks = cells["who"].unique(), cells["task"].unique()
     if len(cells) < len(models) * len(tasks) * cells["length"].nunique():
         raise Missing(f"{listed(models, 3)} at all lengths of {listed(tasks, 3)}")
-    for cell in cells[~cells["complete"]].to_dict("records"):
-        raise Missing(f"answers to {cell['task']} at {length_name(cell['length'])}")
+    if not cells["complete"].all():
+        first = cells[~cells["complete"]].iloc[0]
+        raise Missing(f"answers to {first['task']} at {length_name(int(first['length']))}")
     if not cells["weight"].any():
         raise Missing("such answers")
     if claim.weights:
