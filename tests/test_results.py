@@ -21,17 +21,9 @@ from rulerkit.store.cells import read_cells
 from rulerkit.store.places import find_cells
 
 TASKS = ["niah_multikey_1", "vt", "cwe", {"base": "qa_1", "name": "questions"}]
+NEARBY = {"base": "perfect", "engine": "planted", "name": "nearby", "confuse": 1.0}
 ASKED: dict[str, Any] = {
-    "models": [
-        "perfect",
-        {
-            "base": "perfect",
-            "engine": "planted",
-            "name": "nearby",
-            "label": "perfect reader",
-            "confuse": 1.0,
-        },
-    ],
+    "models": ["perfect", NEARBY | {"label": "perfect reader"}],
     "tasks": TASKS,
     "lengths": [1024, 2048],
     "num_examples": 6,
@@ -86,10 +78,8 @@ def test_labels_are_those_of_the_failures(outputs: Path) -> None:
     results = load(outputs, labels=True)
     keys = results.set_index(["path", "index"])["failure"]
     for cell in read_cells(outputs / "predictions"):
-        labels = label_answers(cell, {}, {})
-        assert {index: label for index, (label, *_) in labels.items()} == keys[
-            str(cell.path)
-        ].to_dict()
+        labels = {index: label for index, (label, *_) in label_answers(cell, {}, {}).items()}
+        assert labels == keys[str(cell.path)].to_dict()
     assert keys.nunique() > 1
 
 
@@ -109,33 +99,23 @@ def test_answers_of_some_rows(outputs: Path) -> None:
     pd.testing.assert_frame_equal(twice[names], pd.concat([whole, whole])[names])
 
 
-def test_files_of_other_programs_stand_in_the_same_table(tmp_path: Path) -> None:
-    file = tmp_path / "llama/synthetic/4096/pred/vt.jsonl"
-    file.parent.mkdir(parents=True)
-    rows = [{"index": i, "pred": "AAAAA", "outputs": ["AAAAA", "BBBBB"]} for i in range(3)]
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    problems: list[str] = []
-    results = load(tmp_path, labels=True, report=problems.append)
-    assert {*COLUMNS, *ANSWER_COLUMNS, *LABEL_COLUMNS} <= set(results.columns)
-    assert results["score"].tolist() == [0.5] * 3
-    assert results["failure"].isna().all()
-    assert len(problems) == 1
-    assert "not labelled" in problems[0]
-
-
-def test_gaps_in_files_of_other_programs_are_named(tmp_path: Path) -> None:
+def test_files_of_other_programs_stand_in_the_same_table_and_their_gaps_are_named(
+    tmp_path: Path,
+) -> None:
     """75 answers of 100 are not 100 answers."""
     file = tmp_path / "llama/synthetic/4096/pred/vt.jsonl"
     file.parent.mkdir(parents=True)
-    rows = [
-        {"index": index, "pred": "AAAAA", "outputs": ["AAAAA"]} for index in range(100) if index % 4
-    ]
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    row = {"pred": "AAAAA", "outputs": ["AAAAA", "BBBBB"]}
+    lines = [json.dumps({"index": index} | row) for index in range(100) if index % 4]
+    file.write_text("\n".join(lines))
     problems: list[str] = []
-    assert len(load(tmp_path, report=problems.append)) == 75
-    (line,) = problems
-    assert str(file) in line
-    assert "25 examples have no row" in line
+    results = load(tmp_path, labels=True, report=problems.append)
+    assert {*COLUMNS, *ANSWER_COLUMNS, *LABEL_COLUMNS} <= set(results.columns)
+    assert results["score"].tolist() == [0.5] * 75
+    assert results["failure"].isna().all()
+    said = "\n".join(problems)
+    for words in (str(file), "25 examples have no row", "not labelled"):
+        assert words in said
 
 
 STRANGE = "half \ud83d of one, \x00\x1b[31m\x07\x7f bell, \r\n and \u2028 lines"
@@ -147,12 +127,8 @@ def strange(tmp_path: Path) -> Path:
     """Predictions of a model that writes what a file, a terminal or a spreadsheet could take for
     something else; of another one at one length."""
     said = iter([STRANGE, *FORMULAS])
-    model = rk.model(
-        lambda prompts: [next(said) for _ in prompts],
-        name="strange",
-        label="=x",
-        claimed_length=131072,
-    )
+    about: dict[str, Any] = {"name": "strange", "label": "=x", "claimed_length": 131072}
+    model = rk.model(lambda prompts: [next(said) for _ in prompts], **about)
     asked = {"tasks": ["qa_1"], "lengths": [1024], "num_examples": 6}
     outputs = tmp_path / "outputs"
     rk.evaluate(rk.study(asked, model=model, outputs=outputs), progress=False)
@@ -260,16 +236,6 @@ def test_a_page_of_few_examples_has_the_worst_of_every_cell(outputs: Path) -> No
     assert min(e["s"] for e in examples) == 100 * worst.min()
 
 
-@pytest.mark.slow
-def test_a_thousand_examples_take_less_than_three_megabytes(tmp_path: Path) -> None:
-    asked = {"models": ["reader-1024"], "lengths": [2048], "num_examples": 80}
-    study = rk.study(asked, tasks=list(rk.THIRTEEN), outputs=tmp_path)
-    results = rk.score(rk.evaluate(study, progress=False))
-    page = browse(results, most=1000)
-    assert len(content_of(page)["examples"]) == 1000
-    assert len(page.text.encode()) < 3e6
-
-
 def test_all_outputs_below_a_folder_are_found(outputs, tmp_path):
     """Also those of a batch that has an outputs folder of its own within another; a cell that stands
     in several of them is one."""
@@ -297,9 +263,7 @@ def test_the_page_has_rows_for_what_a_model_was_asked(outputs, tmp_path):
     scores = load(outputs)
     own = scores[(scores["model"] == "perfect") | (scores["task"] == "vt")]
     page = browse(own).save(tmp_path / "page.html")
-    command = [chromium, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]
-    dom = subprocess.run(
-        [*command, page.as_uri()], capture_output=True, text=True, timeout=120
-    ).stdout
-    tables = re.findall(r'<table class="heat">(.*?)</table>', dom, re.DOTALL)
+    command = [chromium, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", page.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    tables = re.findall(r'<table class="heat">(.*?)</table>', done.stdout, re.DOTALL)
     assert [table.count("<tr>") - 1 for table in tables] == [1, 4]

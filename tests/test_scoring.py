@@ -40,7 +40,6 @@ def test_models_that_share_a_label_are_told_apart_by_their_names():
     [
         ("niah_multivalue", " 123, 456\n", ["123", "789"], 0.5),
         ("niah_multivalue", "<think>789, 123</think>456", ["123", "789"], 0),
-        ("niah_multivalue", "<think>789, 123", ["123", "789"], 0),
         ("qa_1", "in Paris.", ["London", "Paris"], 1),
         ({"base": "vt", "num_hops": 2}, "a\x00b VAR", ["b var", "c"], 0.5),
     ],
@@ -51,18 +50,10 @@ def test_one_answer_is_judged_as_a_row_is(name, answer, references, score_of_it)
         rk.judge(name, answer, [])
 
 
-@pytest.mark.parametrize(
-    ("pred", "cleaned"),
-    [
-        ("  12345 \n", "12345"),
-        ("a\x00b\tc\x1fd", "a\nb\nc\nd"),
-        ("\x7f\x9f", "\x7f\x9f"),  # only \x00 to \x1f are control characters here
-        ("", ""),
-        ("<think>1</think>2", "<think>1</think>2"),
-    ],
-)
-def test_clean(pred, cleaned):
-    assert clean(pred) == cleaned
+def test_blanks_and_controls_are_cleaned_and_nothing_else():
+    assert clean("  a\x00b\tc\x1fd \n") == "a\nb\nc\nd"
+    for kept in ("\x7f\x9f", "", "<think>1</think>2"):
+        assert clean(kept) == kept
 
 
 HARMONY = "<|channel|>analysis<|message|>ab?<|end|><|start|>assistant"
@@ -78,12 +69,6 @@ HARMONY = "<|channel|>analysis<|message|>ab?<|end|><|start|>assistant"
         ("2", "assistant\n<think>\n\n</think>\n\n", "2"),
         ("2", "assistant\n", "2"),  # it did not think
         ("1</think>", "", ""),
-        ("[THINK]1[/THINK]2", "", "2"),
-        ("[THINK]1", "", None),
-        ("<seed:think>1</seed:think>2", "", "2"),
-        ("<|START_THINKING|>1<|END_THINKING|>2", "", "2"),
-        ("<|channel>thought\n1<channel|>2", "", "2"),
-        ("<think:any>1</think:any>2", "", "2"),
         ("1</think>2 <think>3", "", "2"),  # it begins to think once more
         ("1</think> <think>3", "", None),
         (f"{HARMONY}<|channel|>final<|message|>cd", "<|start|>assistant", "cd"),
@@ -97,8 +82,7 @@ def test_only_what_follows_a_thought_is_judged(pred, after, judged):
 
     # Nobody asked for a thought: only what begins or ends with a mark is one.
     form["thinking_tokens"] = 0
-    begins = pred.startswith(("<think", "[THINK]", "<seed:", "<|", "<channel"))
-    if begins or "</think>" in pred:
+    if pred.startswith(("<think", "<|")) or "</think>" in pred:
         assert answer_of(pred, record) == (judged or "", judged is None)
     else:
         assert answer_of(pred, record) == (clean(pred), False)
@@ -133,16 +117,6 @@ def test_score_gives_a_row_per_example():
     about = {"run": "main", "model": "m", "aligned": "base", "claimed_length": 8192, "task": "vt"}
     about |= {"category": "vt", "length": 4096, "wanted": 5, "stand_in": True, "seed": 42}
     assert {key: first[key] for key in about} == about
-
-
-def test_thinking_models_answer_after_their_thought():
-    rows = [row("is it ab?</think>cd", ["ab"]), row("<think>ab", ["ab"], 1)]
-    found = score([cell(rows, thinking=1000)])
-    assert found["score"].tolist() == [0.0, 0.0]
-    assert found["empty"].tolist() == [False, False]
-    assert found["cut_thought"].tolist() == found["cut_off"].tolist() == [False, True]
-    # So are thoughts that nobody asked for.
-    assert score([cell(rows)])["score"].tolist() == [0.0, 0.0]
 
 
 @pytest.mark.parametrize(

@@ -69,23 +69,19 @@ def token(content, **more):
 # --- around a text --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("add_bos_token", [None, False])
+@pytest.mark.parametrize("more", [{}, {"add_bos_token": False}])
 @pytest.mark.parametrize(
     ("around", "leading", "closing"),
     [
         ("$A", (), ()),
         ("<s> $A", (2,), ()),
-        ("[gMASK] <sop> $A", (0, 1), ()),
         ("[gMASK] <sop> <s> $A </s>", (0, 1, 2), (3,)),
-        ("$A </s>", (), (3,)),
     ],
 )
 def test_what_is_put_around_a_text_is_what_transformers_puts(
-    tmp_path, around, leading, closing, add_bos_token
+    tmp_path, around, leading, closing, more
 ):
-    about = {"bos_token": "<s>", "eos_token": "</s>"}
-    if add_bos_token is not None:
-        about["add_bos_token"] = add_bos_token
+    about = {"bos_token": "<s>", "eos_token": "</s>"} | more
     small_tokenizer(tmp_path, around, tokenizer_config=about)
     ours = load_tokenizer(str(tmp_path))
     assert ours.leading_ids == leading
@@ -182,17 +178,13 @@ RANKS = "IQ== 0\nIg== 1\nIw== 2\n"
 TEKKEN = json.dumps({"config": {}, "vocab": [{"rank": 0, "token_bytes": "AA=="}]})
 
 
-@pytest.mark.parametrize("as_folder", [True, False])
 @pytest.mark.parametrize(
     ("name", "content"),
     [("tokenizer.model", RANKS), ("tekken.json", TEKKEN), ("vocab.json", "{}")],
 )
-def test_a_folder_without_a_whole_tokenizer_names_what_is_needed(
-    tmp_path, name, content, as_folder
-):
+def test_a_folder_without_a_whole_tokenizer_names_what_is_needed(tmp_path, name, content):
     (tmp_path / name).write_text(content, encoding="utf-8")
-    (tmp_path / "tokenizer_config.json").write_text("{}", encoding="utf-8")
-    with pytest.raises(UserError) as raised:
-        load_tokenizer(str(tmp_path if as_folder else tmp_path / name))
-    assert "\n" not in str(raised.value)
-    assert as_folder is False or "tokenizer.json" in str(raised.value)
+    for place, words in ((tmp_path, r"tokenizer\.json"), (tmp_path / name, "")):
+        with pytest.raises(UserError, match=words) as raised:
+            load_tokenizer(str(place))
+        assert "\n" not in str(raised.value)

@@ -14,23 +14,11 @@ from rulerkit.common.errors import UserError
 from rulerkit.store import files as locks
 from rulerkit.store.files import Lock
 
-HOLD = "import sys, time; from pathlib import Path; from rulerkit.store.files import Lock; "
-HOLD += (
-    "lock = Lock(Path(sys.argv[1])); lock.__enter__(); print('held', flush=True); time.sleep(60)"
-)
-
-
-def hold(path, **environment):
-    """Another process that holds a lock."""
-    holder = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(path)],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **environment},
-    )
-    assert holder.stdout is not None
-    assert holder.stdout.readline() == "held\n"
-    return holder
+HOLD = """
+import sys, time; from pathlib import Path; from rulerkit.store.files import Lock
+with Lock(Path(sys.argv[1])):
+    print("held", flush=True); time.sleep(60)
+"""
 
 
 @pytest.fixture
@@ -50,23 +38,17 @@ def claim(path, owner="node7,,812", pid=17, seconds=locks.LIFETIME):
 
 
 def test_a_second_process_is_refused_until_the_first_is_killed(lock_file):
-    holder = hold(lock_file)
-    try:
-        with pytest.raises(
-            UserError, match=rf"4096 is being written by process {holder.pid} on host .*run: NAME"
-        ):
+    command = [sys.executable, "-c", HOLD, str(lock_file)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout.readline() == "held\n"
+        words = rf"4096 is being written by process {holder.pid} on host .*run: NAME"
+        with pytest.raises(UserError, match=words):
             Lock(lock_file).__enter__()
         holder.send_signal(signal.SIGKILL)
         time.sleep(0.2)  # not waited for: a zombie is dead too
         with Lock(lock_file):
             owner = locks.holder(lock_file)
-            assert owner
             assert (owner.host, owner.pid) == (socket.gethostname(), os.getpid())
-    finally:
-        holder.kill()
-        holder.wait()
-        assert holder.stdout is not None
-        holder.stdout.close()
     assert list(lock_file.parent.iterdir()) == []
 
 

@@ -31,16 +31,6 @@ TEMPLATES = {  # each family's way to open and to close a thought: template, end
         "<think>",
         "</think>",
     ),
-    "mistral": (
-        OPEN + "{% if not enable_thinking %}[THINK][/THINK]{% endif %}",
-        "assistant\n",
-        "[THINK][/THINK]",
-    ),
-    "seed": (
-        OPEN + "{% if enable_thinking %}<seed:think>{% else %}<seed:think></seed:think>{% endif %}",
-        "<seed:think>",
-        "<seed:think></seed:think>",
-    ),
     "harmony": (
         "Reasoning: {{ reasoning_effort or 'medium' }}\n{{ messages[0].content }}<|start|>assistant"
         "{% if enable_thinking is false %}<|channel|>final<|message|>{% endif %}",
@@ -98,7 +88,6 @@ def test_a_thought_of_every_known_kind_is_no_answer(tmp_path, marks):
     written = {
         "{right}": 100,  # at once
         f"{beginning}no{end}{{right}}": 100,
-        f"{beginning}{{right}}{end}I cannot tell.": 0,
         f"{beginning}{{right}}{end}I cannot tell. {beginning}{{right}}": 0,
         f"{beginning}{{right}}": 0,
         f"{beginning}quotes {end} and {{right}}{end}none": 0,
@@ -119,14 +108,11 @@ def test_a_thought_of_every_known_kind_is_no_answer(tmp_path, marks):
     ("form", "score"),
     [
         ("<think>I see {}", 0),
-        ("\n<|channel>thought {}<channel|>I cannot tell.", 0),
-        ("<think>I see 1</think>{}", 1),
         ("{} <think>", 1),
         ("I see {}, or not</think>\n\nI cannot tell.", 0),
         ("I see 1</think>{}", 1),
         ("analysisWe see {}. assistantfinalI cannot tell.", 0),
-        ("analysisWe see 1. assistantfinal{}", 1),
-        ("analysis We see {}. assistant final I cannot tell.", 0),
+        ("analysis We see 1. assistant final {}", 1),
         ("analysis of the text: {}", 1),
         ("An assistant final coach says {}", 1),
     ],
@@ -160,9 +146,7 @@ def test_a_thought_with_unknown_marks_is_refused_or_its_marks_are_given():
     ("text", "path", "score", "is_cut"),
     [
         ("<think>no</think>{answer}", "ids", 1, False),
-        ("<think>{answer}?</think>no", "chat", 0, False),
-        ("<seed:think>it is {answer}", "chat", 0, True),
-        ("<|channel|>analysis<|message|>x<|channel|>final<|message|>{answer}", "chat", 1, False),
+        ("<think>it is {answer}", "chat", 0, True),
         ("{answer}", "chat", 1, False),
     ],
 )
