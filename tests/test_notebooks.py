@@ -169,22 +169,6 @@ def test_main_results_of_one_model(tmp_path):
 
 
 @pytest.mark.slow
-def test_main_results_of_several_models_and_other_tasks(tmp_path):
-    models = ["reader-4096", "perfect", {"base": "perfect", "name": "p2", "label": "Llama3.1 (8B)"}]
-    tasks = ["niah_single_1", {"base": "niah_multikey_1", "num_keys": 8}]
-    asked = {"models": models, "tasks": tasks, "lengths": [4096], "num_examples": 2}
-    cells = run("01_main_results", tmp_path, **asked, run="other")
-    leaderboard = shown(cells, "leaderboard", "text/markdown")
-    assert "No effective length" in leaderboard
-    assert "mean of 2 tasks (niah_single_1, " in leaderboard
-    beside = shown(cells, "beside", "text/html")
-    assert "paper_effective_length" in beside, "a model that the paper has stands beside its row"
-    assert "not comparable: protocol" in beside
-    assert "WARNING" in beside
-    assert (tmp_path / "outputs/figures/other/01_main_results/reader-4096+perfect+p2.pdf").is_file()
-
-
-@pytest.mark.slow
 def test_a_notebook_waits_for_a_cell_that_another_process_writes(tmp_path):
     """It answers the other cells first, and shows no bar but one line."""
     folder = tmp_path / "outputs/predictions/main/reader-1024"

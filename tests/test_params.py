@@ -236,15 +236,12 @@ def test_tables_and_figures_are_named_after_the_models_they_show(project):
     assert (first, second) == (r"50 \% & $-$1.235 & 131072 \\", r" &  & 2 \\")
     pdf, png = study(notebook="17_tasks", model=None).save_figure(Figure().subplots(), "figure_1")
     assert pdf == project / "outputs/figures/main/17_tasks/figure_1.pdf"
-    assert pdf.read_bytes().startswith(b"%PDF")
-    assert png.read_bytes().startswith(b"\x89PNG")
+    assert (pdf.read_bytes()[:4], png.read_bytes()[1:4]) == (b"%PDF", b"PNG")
     tables = [asked.save_table(frame, "x", notes=["n = 5 %"]), asked.save_table(frame[:0], "x")]
     assert tables[0] == tables[1]
     assert not [*tables[1].parent.glob("*x*.tex")], "nothing to print"
-    many, others = (
-        study(models=[f"reader-{window}" for window in (*range(1000, 1006), last)]).title
-        for last in (1006, 1007)
-    )
+    seven = [f"reader-{window}" for window in range(1000, 1007)]
+    many, others = study(models=seven).title, study(models=[*seven[:6], "reader-2000"]).title
     assert len(many) <= 80
     assert re.fullmatch(r"(reader-\d{4}\+)+etc-\w{5}", many)
     assert many != others, "one would overwrite the other"
@@ -300,10 +297,7 @@ def test_a_model_that_breaks_off_keeps_its_answers_and_the_next_one_runs(project
     models = [rk.model(broken, name="broken", batch_size=1, version="1"), "perfect"]
     asked = study(models=models, tasks=["niah_single_1"], lengths=[512, 1024], num_examples=2)
     cells = rk.evaluate(asked, progress=False)
-    assert {(cell.model, cell.length): len(cell.rows) for cell in cells} == {
-        ("broken", 512): 2,
-        ("broken", 1024): 1,
-        ("perfect", 512): 2,
-        ("perfect", 1024): 2,
-    }
+    rows = [(cell.model, cell.length, len(cell.rows)) for cell in cells]
+    assert rows[:2] == [("broken", 512, 2), ("broken", 1024, 1)]
+    assert rows[2:] == [("perfect", 512, 2), ("perfect", 1024, 2)]
     assert capsys.readouterr().err == "the key is refused\n"

@@ -55,10 +55,8 @@ def specs(words, tmp_path_factory):
         shutil.copytree(words, root / name, dirs_exist_ok=True)
         made[name] = {"path": str(root / name)}
     here = {name: {"device": "cpu"} for name in made}
-    for version in (5, 7):
-        name = f"rwkv-{version}"
-        write_pth(root / f"{name}.pth", version)
-        made[name] = {"engine": "rwkv", "path": str(root / f"{name}.pth"), "strategy": "cpu fp32"}
+    write_pth(root / "rwkv-7.pth")
+    made["rwkv-7"] = {"engine": "rwkv", "path": str(root / "rwkv-7.pth"), "strategy": "cpu fp32"}
     return {name: {"name": name} | spec | here.get(name, {}) for name, spec in made.items()}
 
 
@@ -75,9 +73,7 @@ def answers_of(one, count=3, most=16):
     return {example.index: answer for example, answer in one.answer(short)}
 
 
-@pytest.mark.parametrize(
-    "kind", [*NETWORKS, *(pytest.param(f"rwkv-{v}", marks=needs_rwkv) for v in (5, 7))]
-)
+@pytest.mark.parametrize("kind", [*NETWORKS, pytest.param("rwkv-7", marks=needs_rwkv)])
 def test_prompts_are_answered(kind, specs, tmp_path):
     one = load_model(specs[kind])
     texts = []
@@ -129,5 +125,5 @@ def test_what_is_no_rwkv_file_is_named(specs, tmp_path):
         ({"strategy": "gpu fp16"}, "strategy: 'gpu fp16' is invalid"),
     ]:
         with pytest.raises(UserError, match=message) as caught:
-            answers_of(load_model(specs["rwkv-5"] | spec))
+            answers_of(load_model(specs["rwkv-7"] | spec))
         assert "\n" not in str(caught.value)

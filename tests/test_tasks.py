@@ -36,16 +36,11 @@ def between(text, head, tail):
 # --- the thirteen ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("spec", "tokens"),
-    [
-        ({"base": "vt", "num_hops": 9}, 60),
-        ({"base": "cwe", "num_cw": 20}, 240),
-        ({"base": "vt", "num_hops": 9, "max_new_tokens": 45}, 45),
-    ],
-)
-def test_more_answers_need_more_tokens(spec, tokens):
-    assert examples(spec, count=1)[0].max_new_tokens == tokens
+def test_more_answers_need_more_tokens():
+    hops = {"base": "vt", "num_hops": 9}
+    for spec, tokens in ((hops, 60), ({"base": "cwe", "num_cw": 20}, 240)):
+        assert examples(spec, count=1)[0].max_new_tokens == tokens
+    assert examples(hops | {"max_new_tokens": 45}, count=1)[0].max_new_tokens == 45
 
 
 # --- needle in a haystack -------------------------------------------------------------------------
@@ -323,11 +318,9 @@ def test_a_question_alone():
         ("niah_x", "niah_single_1"),
         ({"base": "vt", "hops": 3}, "num_hops"),
         ({"base": "vt", "num_hops": 0}, "num_hops"),
-        ({"base": "vt", "num_hops": 100}, "less than 100"),
         ({"base": "vt", "name": "../up"}, "name"),
         ({"base": "niah_multikey_1", "num_keys": 60_000, "num_values": 2}, "at most 100000"),
         ({"base": "cwe", "freq_cw": 3}, "freq"),
-        ({"base": "fwe", "alpha": 1.0}, "alpha"),
         ({"base": "fwe", "k": 30, "word_length": 1}, "word_length"),
     ],
 )
