@@ -26,8 +26,6 @@ MOST_CELLS = 13  # the question, its parameters, its study, and ten more
 SMALL = {"lengths": [4096, 8192], "seed": 7}
 
 
-# --- rules ----------------------------------------------------------------------------------------
-
 PROGRAMS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.While, ast.Lambda, ast.Try)
 """What no cell holds; a figure may draw its lines in a loop, and leave a panel out."""
 
@@ -81,9 +79,6 @@ def test_a_notebook_is_plain_enough_to_be_read(path):
     inspected = papermill.inspect_notebook(path)
     assert set(inspected) == set(names)
     assert all(entry["help"] for entry in inspected.values())
-
-
-# --- running --------------------------------------------------------------------------------------
 
 
 def run(name, folder, **parameters):
@@ -203,9 +198,6 @@ def test_saved_tables_say_what_they_show(tmp_path):
     text = "\n" + (folder / "ra+rb-notes.tex").read_text(encoding="utf-8")
     for note in ("Models: Ours [ra], Ours [rb].", "Not comparable with the paper: reference "):
         assert f"\n{note}" in text
-
-
-# --- in Google Colab ------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

@@ -69,7 +69,6 @@ def test_essays_in_other_scripts_are_exact_full_and_cut_at_sentences(vocabulary,
         blocks = example.context_blocks
         before = [a.text for a, b in pairwise(blocks) if b.role == "needle"]
         assert all(t.endswith(("。", "！", "؟", "।", ".")) for t in before), before
-    assert len({round(depth) for depth in example.depths}) == 4
 
 
 def study(home, **changes):

@@ -26,16 +26,12 @@ def test_a_cell_of_two_studies_counts_once():
 
 
 def test_a_length_beyond_the_model_is_named_and_not_counted(tmp_path):
-    (tmp_path / "config.json").write_text(
-        '{"model_type": "llama", "max_position_embeddings": 8192}'
-    )
+    config = '{"model_type": "llama", "max_position_embeddings": 8192}'
+    (tmp_path / "config.json").write_text(config)
     text = planned(model={"path": str(tmp_path), "name": "m", "engine": "vllm"})
     assert f"together: 6,500 examples, {13 * 500 * 4096:,} tokens" in text
     assert "128K is not run: " in text
     assert "max_position_embeddings" in text
-
-
-# --- the commands ---------------------------------------------------------------------------------
 
 
 def test_the_check_command(rulerkit):

@@ -84,9 +84,6 @@ def test_ids_of_every_form(vocabulary, name):
                     assert ids[0] == bos
 
 
-# --- the tokenizer's own chat template ------------------------------------------------------------
-
-
 def test_a_template_that_trims_keeps_the_blanks(data):
     """Content and prefix are put in raw: the trailing blank of variable tracking's prefix is there,
     once."""
@@ -175,9 +172,6 @@ def test_a_system_prompt_may_be_a_switch_that_is_not_printed():
         _ = PromptFormat("builtin", dropping, system_prompt="/no_think").around
 
 
-# --- budgets --------------------------------------------------------------------------------------
-
-
 def test_a_thought_has_its_tokens_beside_the_length_or_inside():
     plain = example(PromptFormat("builtin"), length=4096)
     for thinking, place, kept in ((0, "inside", 0), (500, "inside", 500), (500, "beside", 0)):
@@ -185,9 +179,6 @@ def test_a_thought_has_its_tokens_beside_the_length_or_inside():
         made = example(form, length=4096)
         assert 4096 - 25 <= made.num_tokens + made.max_new_tokens + kept <= 4096
         assert made.prompt.endswith(plain.answer_prefix) == (not thinking)
-
-
-# --- what is refused ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

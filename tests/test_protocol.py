@@ -1,7 +1,6 @@
 """Two declared protocols: what `paper` does to the distributions that a score may depend on, and
 that they never mix."""
 
-import os
 from collections import Counter
 
 import numpy as np
@@ -9,7 +8,6 @@ import pytest
 
 from rulerkit.common.errors import UserError
 from rulerkit.evaluation.study import study
-from rulerkit.generation.example import begins_alike
 from rulerkit.generation.generate import generate
 from rulerkit.generation.prompt_format import PromptFormat
 from rulerkit.generation.tasks import task
@@ -20,9 +18,6 @@ from rulerkit.scoring.scores import score
 from rulerkit.scoring.summary import summarize
 from rulerkit.store.comparable import check_same
 from tests.records import predict
-
-DATA = os.environ.get("RULERKIT_DATA")
-NEEDS_DATA = pytest.mark.skipif(DATA is None, reason="RULERKIT_DATA names no original corpora")
 
 
 def examples(spec, protocol, length=4096, num_examples=40, **settings):
@@ -37,12 +32,8 @@ def layout(example):
     return tuple(first.setdefault(word, len(first)) for word in words[:400])
 
 
-# --- distributions: the numbers of BENCHMARK.md, section 7 ----------------------------------------
-
-
-@NEEDS_DATA
-def test_the_paper_asks_the_first_questions_among_their_own_article():
-    form = PromptFormat(f"{DATA}/tokenizers/gpt-neox")
+def test_the_paper_asks_the_first_questions_among_their_own_article(data):
+    form = PromptFormat(str(data / "tokenizers/gpt-neox"))
     made = list(generate(task("qa_1", "paper"), 4096, 200, prompt_format=form))
     documents = [example.context_blocks for example in made]
     places = [[piece.role for piece in listed].index("needle") for listed in documents]
@@ -102,9 +93,6 @@ def test_the_paper_can_be_answered_and_differs_from_clean_only_where_it_says(nam
     assert not any(same)
 
 
-# --- the protocol belongs to the study and to the record ------------------------------------------
-
-
 def test_the_protocol_of_a_study_is_that_of_all_its_tasks():
     for protocol in ("clean", "paper", "upstream"):
         tasks = ["vt", {"base": "vt", "num_hops": 2}, task("cwe", "paper")]
@@ -118,21 +106,15 @@ def test_protocols_never_stand_in_one_table_and_are_never_resumed_by_the_other(t
     folder = tmp_path / "main"
     cells = [predict(model, examples("niah_single_1", "clean", 1024, 2), folder, progress=False)]
     assert cells[0].record["result"]["protocol"] == "clean"
-    notes = []
-    for protocol in ("clean", "upstream"):
-        made = generate(task("niah_single_1", protocol), 1024, 1)
-        cell = predict(model, made, tmp_path / protocol, progress=False)
-        notes.append(score([cell])["note"][0])
-    assert notes == ["", "Protocol upstream: prompts and layouts of upstream since 2025"]
+    made = generate(task("niah_single_1", "upstream"), 1024, 1)
+    cell = predict(model, made, tmp_path / "upstream", progress=False)
+    assert score([cell])["note"][0].startswith("Protocol upstream: ")
     with pytest.raises(UserError, match="protocol"):
         predict(model, examples("niah_single_1", "paper", 1024, 2), folder, progress=False)
     asked = examples("niah_multikey_2", "paper", 1024, 2)
     cells.append(predict(other, asked, folder, progress=False))
     with pytest.raises(UserError, match="protocol"):
         check_same(cells)
-
-
-# --- copying the beginning ------------------------------------------------------------------------
 
 
 def test_what_copying_scores_stands_below_its_task_and_copies_are_counted(tmp_path):
@@ -161,11 +143,3 @@ def test_what_copying_scores_stands_below_its_task_and_copies_are_counted(tmp_pa
     assert "b: answers that begin as the context does" in " ".join(text.split())
     (axes,) = tasks_by_length(summary.cells, note=remarks(summary.cells))
     assert [text.get_text() for text in axes.texts] == [f"{copied:.1f}", "0.0"]
-
-
-def test_an_answer_that_begins_as_the_context_is_a_copy():
-    beginning = "1. tidy 2. otter 3. pale 4. anchor 5. mild 6. ferry 7. calm 8. lamp"
-    assert begins_alike("1. tidy 2. otter 3. pale\n4. anchor", beginning)
-    assert not begins_alike("1. tidy 2. otter", beginning), "too short to tell"
-    assert not begins_alike("1. otter 2. tidy 3. pale 4. anchor", beginning)
-    assert not begins_alike("", beginning)

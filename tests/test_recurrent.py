@@ -109,9 +109,6 @@ def test_an_answer_does_not_depend_on_its_batch(kind, words):
     )
 
 
-# --- RWKV from a .pth file ------------------------------------------------------------------------
-
-
 @needs_rwkv
 def test_what_is_no_rwkv_file_is_named(specs, tmp_path):
     import torch

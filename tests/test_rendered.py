@@ -24,9 +24,8 @@ def folder(tmp_path, monkeypatch):
     """A chat model without a template, in a project of its own."""
     monkeypatch.setenv("RULERKIT_HOME", str(tmp_path))
     save_tokenizer(tmp_path / "m", ["words to learn"], 400, *MARKS)
-    (tmp_path / "m/config.json").write_text(
-        json.dumps({"model_type": "llama", "max_position_embeddings": 8192})
-    )
+    config = {"model_type": "llama", "max_position_embeddings": 8192}
+    (tmp_path / "m/config.json").write_text(json.dumps(config))
     return tmp_path / "m"
 
 
@@ -36,10 +35,9 @@ def server(folder):
     tokenizer = load_tokenizer(str(folder))
 
     def render(body):
-        values = body.get("chat_template_kwargs", {})
-        thinks = values.get("thinking", True)
+        thinks = body.get("chat_template_kwargs", {}).get("thinking", True)
         (message,) = body["messages"]
-        system = f'<s>{{% "quoted\\n" é }}{values.get("effort", "")}'
+        system = '<s>{% "quoted\\n" é }'
         end = f"<|assistant|>{'<think>' if thinks else '</think>'}\n"
         text = f"{system}<|user|>{message['content']}{end}"
         return tokenizer.encode(text).tolist()
@@ -51,16 +49,8 @@ def server(folder):
 
 
 def described(folder, **more):
-    return json.dumps(
-        {
-            "name": "m",
-            "engine": "vllm",
-            "path": str(folder),
-            "aligned": "chat",
-            "dtype": "float32",
-            **more,
-        }
-    )
+    about = {"name": "m", "engine": "vllm", "path": str(folder), "dtype": "float32"}
+    return json.dumps(about | {"aligned": "chat"} | more)
 
 
 def test_a_form_is_had_from_a_server_and_used_without_one(folder, server, rulerkit, capsys):

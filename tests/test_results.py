@@ -45,9 +45,6 @@ def content_of(page: Any) -> dict[str, Any]:
     return dict(json.loads(match[1]))
 
 
-# --- the table ------------------------------------------------------------------------------------
-
-
 def test_a_row_per_example_with_what_was_asked_and_written(outputs: Path) -> None:
     results = load(outputs)
     assert list(results.columns[: len(FIRST)]) == FIRST
@@ -192,9 +189,6 @@ def test_exports_hold_every_row_and_column(outputs: Path, tmp_path: Path, kind: 
     assert references.tolist() == results["references"].tolist()
     with pytest.raises(UserError, match="allowed: csv, parquet, jsonl"):
         export(results, tmp_path / "results.xls")
-
-
-# --- the page -------------------------------------------------------------------------------------
 
 
 def test_the_heatmap_has_the_means_and_examples_their_needles(outputs: Path) -> None:

@@ -26,9 +26,6 @@ def counting(server, ratio=1.0, frame=0, context=10**9, cached=0, apart=False):
     server.amend = amend
 
 
-# --- prompts that were cut ------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("path", "missing"), [("chat", 12), ("text", 300)])
 def test_a_cut_is_seen_to_the_token_where_counts_are_exact(server, path, missing):
     model = client(server, prompt_path=path)
@@ -95,9 +92,6 @@ def test_counts_that_are_left_out_within_a_run_are_said(server, capsys):
     assert capsys.readouterr().err.count("a cut prompt would go unseen") == 1
 
 
-# --- answers beyond their limit -------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("path", "counts"), [("chat", True), ("text", False)])
 def test_an_answer_ends_at_its_limit_whatever_the_server_does(server, path, counts):
     def amend(body, reply):
@@ -141,9 +135,6 @@ def test_a_server_that_returns_the_prompt_is_found_out_before_its_answer_is_cut(
     answers, problem = ask(model := client(server, prompt_path="text"), some(model))
     assert answers == {}
     assert "returned the prompt" in problem
-
-
-# --- thoughts -------------------------------------------------------------------------------------
 
 
 def thinking(server, content, reason, apart=False):

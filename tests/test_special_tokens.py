@@ -66,9 +66,6 @@ def token(content, **more):
     return {"content": content, "special": True, "normalized": False} | more
 
 
-# --- around a text --------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("more", [{}, {"add_bos_token": False}])
 @pytest.mark.parametrize(
     ("around", "leading", "closing"),
@@ -129,8 +126,6 @@ def test_a_server_that_ends_each_prompt_is_refused(tmp_path):
         assert "use `prompt_path: chat`" in problem
 
 
-# --- beside a vocabulary --------------------------------------------------------------------------
-
 MARKS = ("<|im_end|>", "<|im_start|>")
 NAMES = {"bos_token": "<s>", "eos_token": "<|im_end|>"}
 BESIDE = {
@@ -171,8 +166,6 @@ def test_a_sentencepiece_model_without_the_first_blank_is_refused(tmp_path):
     with pytest.raises(UserError, match="legacy"):
         load_tokenizer(str(tmp_path))
 
-
-# --- vocabularies that are not whole tokenizers ---------------------------------------------------
 
 RANKS = "IQ== 0\nIg== 1\nIw== 2\n"
 TEKKEN = json.dumps({"config": {}, "vocab": [{"rank": 0, "token_bytes": "AA=="}]})

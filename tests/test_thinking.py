@@ -13,9 +13,8 @@ from rulerkit.generation.prompt_format import KNOWN, PromptFormat
 from rulerkit.generation.tasks import task
 from rulerkit.report.tables import usage_notes
 from rulerkit.scoring.scores import answer_of
-from rulerkit.store.comparable import check_same
 from tests.records import predict
-from tests.test_openai import client, server, some  # noqa: F401
+from tests.test_openai import client, error, server, some  # noqa: F401
 
 OPEN = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
 OPEN += "<|im_start|>assistant\n"
@@ -178,11 +177,10 @@ def test_hidden_reasoning_is_counted_by_the_service(server, tmp_path, cut):  # n
         reply["usage"]["completion_tokens_details"] = {"reasoning_tokens": 41}
 
     def behave(body):  # as services with reasoning models do
-        for name, wrong in (("max_tokens", True), ("temperature", body.get("temperature") == 0)):
-            if name in body and wrong:
-                message = f"Unsupported: {name}; use max_completion_tokens"
-                message = message if name == "max_tokens" else "temperature must be 1"
-                return 400, {}, {"error": {"message": message}}
+        if "max_tokens" in body:
+            return 400, {}, error("Unsupported: max_tokens; use max_completion_tokens")
+        if body.get("temperature") == 0:
+            return 400, {}, error("temperature must be 1")
         body["max_tokens"] = body["max_completion_tokens"]
         return None
 
@@ -208,19 +206,3 @@ def test_what_is_drawn_is_sent_and_recorded(server, tmp_path):  # noqa: F811
     assert cell.record["result"]["model"]["sampling"] == sampling
     with pytest.raises(UserError, match="in sampling 'temprature': did you mean 'temperature'"):
         client(server, sampling={"temprature": 1})
-
-
-def test_room_beside_and_inside_never_share_a_table(tmp_path):
-    def echo(prompts):
-        return ["<think>hm</think>42"] * len(prompts)
-
-    asked = {"tasks": ["vt"], "lengths": [2048], "num_examples": 1, "outputs": tmp_path}
-    cells = []
-    for place in ("beside", "inside"):
-        spec = {"thinking_tokens": 100, "thinking_room": place, "tokenizer": "builtin"}
-        spec["thinking_marks"] = ["<think>", "</think>"]
-        study = rk.study(model=rk.model(echo, name=place, **spec), **asked)
-        cells += rk.evaluate(study, progress=False)
-    check_same(cells[:1])
-    with pytest.raises(UserError, match="thinking_room"):
-        check_same(cells)

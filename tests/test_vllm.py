@@ -25,7 +25,7 @@ from rulerkit.evaluation.evaluate import evaluate
 from rulerkit.evaluation.study import load_files
 from rulerkit.generation.example import Example, Piece
 from rulerkit.generation.generate import generate
-from rulerkit.generation.prompt_format import KNOWN, PromptFormat, without_thought
+from rulerkit.generation.prompt_format import PromptFormat
 from rulerkit.generation.tasks import THIRTEEN, task
 from rulerkit.generation.tokenizers import load_tokenizer
 from rulerkit.inference.access import Address
@@ -44,37 +44,6 @@ needs_vllm = pytest.mark.skipif(
 )
 
 # --- without an engine: the order, the mapping, what does not fit ---------------------------------
-
-
-NOT_ALONE = (
-    "cohere_command3 cohere_command4 deepseek_v3 hf hunyuan_a13b hy_v3 inkling "
-    "minimax_m2_append_think mistral olmo3 openai_gptoss poolside_v1"
-)
-"""Parsers that cannot be driven alone, or that hand the work on."""
-
-
-@needs_vllm
-def test_the_marks_of_thoughts_that_vllm_knows_are_known(tmp_path):
-    from transformers import AutoTokenizer
-    from vllm import reasoning
-    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
-
-    words = dict.fromkeys(word for marks in KNOWN for word in marks)
-    save_tokenizer(tmp_path, ["words to learn"], 600, *words, "<|open|>", "<|sep|>")
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
-    request = ChatCompletionRequest(model="m", messages=[{"role": "user", "content": "x"}])
-
-    def split(parser, marks):
-        beginning, end = marks
-        text = f"{beginning}words{end}learn"
-        thought, answer = parser(tokenizer).extract_reasoning(text, request)
-        return thought and answer == without_thought(text) == "learn"
-
-    names = {*reasoning._REASONING_PARSERS_TO_REGISTER}
-    assert len(names) >= 38
-    for name in names.difference(NOT_ALONE.split()):
-        parser = reasoning.ReasoningParserManager.get_reasoning_parser(name)
-        assert any(split(parser, marks) for marks in KNOWN), name
 
 
 @needs_vllm
@@ -471,24 +440,18 @@ def test_thirteen_tasks_are_answered_as_by_transformers_and_the_server_stays_for
     assert rows(again) == rows(thirteen(plain(tiny), tmp_path / "transformers", 2))
 
 
-def other_weights(tiny, folder, kind, **shape):
-    """The folder of another random model with the same tokenizer."""
-    transformers = pytest.importorskip("transformers")
-    torch = pytest.importorskip("torch")
-    shutil.copytree(tiny, folder, ignore=shutil.ignore_patterns("*.safetensors"))
-    torch.manual_seed(1)
-    common = {"vocab_size": 2000, "hidden_size": 64, "num_hidden_layers": 2}
-    ends = {"bos_token_id": 0, "eos_token_id": 1, "initializer_range": 0.2}
-    made = getattr(transformers, f"{kind}Config")(**common, **ends, **shape)
-    getattr(transformers, f"{kind}ForCausalLM")(made).save_pretrained(folder)
-    return folder
-
-
 @needs_vllm
 def test_qwen3_with_yarn_beyond_its_positions_answers_as_by_transformers(tiny, tmp_path):
-    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32}
-    size = {"intermediate_size": 128, "max_position_embeddings": 1024}
-    folder = other_weights(tiny, tmp_path / "qwen3", "Qwen3", **heads, **size)
+    transformers = pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
+    folder = tmp_path / "qwen3"
+    shutil.copytree(tiny, folder, ignore=shutil.ignore_patterns("*.safetensors"))
+    torch.manual_seed(1)
+    shape = {"vocab_size": 2000, "hidden_size": 64, "num_hidden_layers": 2, "head_dim": 32}
+    shape |= {"num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 128}
+    shape |= {"bos_token_id": 0, "eos_token_id": 1, "initializer_range": 0.2}
+    made = transformers.Qwen3Config(**shape, max_position_embeddings=1024)
+    transformers.Qwen3ForCausalLM(made).save_pretrained(folder)
     yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024}
     rope = {"rope_parameters": yarn | {"rope_theta": 10000.0}, "max_position_embeddings": 4096}
     ours = rows(thirteen(spec(folder, hf_overrides=rope), tmp_path / "vllm"))
