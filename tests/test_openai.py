@@ -81,9 +81,6 @@ def error(message, **more):
     return {"error": {"message": message, **more}}
 
 
-# --- a server as it should be ---------------------------------------------------------------------
-
-
 def test_one_example_is_sent_in_the_order_of_the_caller(server):
     """With fields of the caller in the request."""
     model = client(server, prompt_path="ids")
@@ -139,8 +136,6 @@ def test_requests_are_under_way_together(server):
     assert server.most_at_once == 4
 
 
-# --- paths and the BOS ----------------------------------------------------------------------------
-
 TEMPLATE = "{{ bos_token }}<|user|>{{ messages[-1]['content'] }}<|end|><|assistant|>"
 
 
@@ -153,24 +148,6 @@ def folder(tmp_path_factory):
     marks = ("<|user|>", "<|end|>", "<|assistant|>")
     save_tokenizer(made, texts, 2000, *marks, template=TEMPLATE)
     return made
-
-
-@pytest.mark.parametrize("adds_bos", [True, False])
-@pytest.mark.parametrize(
-    ("path", "template"), [("ids", "auto"), ("text", "auto"), ("text", "base")]
-)
-def test_exactly_one_bos_whoever_adds_it(folder, path, template, adds_bos):
-    with serving(ReaderServer(load_tokenizer(str(folder)), adds_bos)) as server:
-        model = client(server, tokenizer=str(folder), prompt_path=path, template=template)
-        assert model.server.adds_bos == adds_bos
-        examples, answers = ask_and_check(model)
-        prompts = [examples[i].ids.tolist() for i in (0, 1)]
-        assert [answers[i].usage["prompt_tokens"] for i in (0, 1)] == [*map(len, prompts)]
-        for body in server.real:
-            sent = body["prompt"]
-            ids = sent if path == "ids" else server.tokenizer.encode(sent).tolist()
-            assert ids.count(0) == (0 if adds_bos else 1)
-            assert [0] * adds_bos + ids in prompts
 
 
 def test_a_server_adds_no_bos_that_the_template_leaves_out(folder):
@@ -187,15 +164,12 @@ def test_a_server_adds_no_bos_that_the_template_leaves_out(folder):
 
 
 def no_ids(body):
-    """As transformers serve says it."""
     ids = isinstance(body.get("prompt"), list)
     return (400, {}, {"detail": "prompt must be a string."}) if ids else None
 
 
 def no_completions(body):
-    """As OpenAI says it of its chat models."""
-    words = "This is a chat model and not supported in the v1/completions endpoint."
-    return (404, {}, error(words, code=None)) if "prompt" in body else None
+    return (404, {}, error("This is a chat model.", code=None)) if "prompt" in body else None
 
 
 @pytest.mark.parametrize(
@@ -223,9 +197,6 @@ def test_ids_of_another_tokenizer_are_never_sent(server, folder):
     chat = client(server, tokenizer=str(folder), prompt_path="chat", template="gpt-4")
     assert not chat.server.exact
     ask_and_check(chat)
-
-
-# --- servers that misbehave -----------------------------------------------------------------------
 
 
 def reply(finish, content="half", **more):
@@ -273,8 +244,7 @@ def test_a_storm_of_failures_ends_the_sending(server):
     examples = some(model, 40)
     server.behave = lambda body: (500, {}, error("no")) if body["max_tokens"] != PROBE else None
     failed, problem = ask(model, examples)
-    assert "6 requests to http" in problem
-    assert "in a row had no answer" in problem
+    assert re.search("6 requests to http.* in a row had no answer", problem)
     assert 0 < len(failed) < 6
     assert all(isinstance(failure, Failure) for failure in failed.values())
 
@@ -308,7 +278,6 @@ def test_a_server_that_hangs_is_named_and_not_waited_for_forever(server):
     answers, problem = ask(model, examples)
     assert time.perf_counter() - start < 15
     assert len(answers) <= 2  # none but those that were under way for the second time
-    assert {answer.reason for answer in answers.values()} <= {"no answer within 1 s"}
     assert re.search(r"in a row had no answer \(no answer within .*`timeout: SECONDS`", problem)
     assert len(server.real) < 12
     with pytest.raises(UserError, match=r"no answer within 0.5 s: is it busy or still loading"):
@@ -387,7 +356,9 @@ def test_secrets_of_a_mapping_stand_in_no_record_and_no_message(server, tmp_path
     model = client(server, **hidden)
     predict(model, some(model, 1), tmp_path / "run", progress=False)
     assert server.seen[-1]["api_key"] == "hush-3-0123"
-    server.behave = lambda body: (403, {}, error(f"no access for {body}"))
+    server.behave = lambda body: (
+        (403, {}, error(f"no access for {body}")) if body["max_tokens"] != PROBE else None
+    )
     model = client(server, **hidden)  # one that was not answered before
     problem = ask(model, some(model, 1))[1]
     assert "HTTP 403" in problem

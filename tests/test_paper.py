@@ -8,10 +8,8 @@ import re
 
 import pandas as pd
 import pytest
-from test_notebooks import files, run, shown
 from test_summary import scores_of
 
-import rulerkit as rk
 from rulerkit.report import leaderboard, paper
 from rulerkit.report.leaderboard import boards
 from rulerkit.report.tables.models import TITLES
@@ -219,22 +217,3 @@ def test_readers_have_no_rank_and_notes_say_what_differs_from_the_paper():
         "Another tokenizer than the paper's: r.",
     ):
         assert words in said
-
-
-@pytest.mark.slow
-def test_the_notebook_shows_everything_in_outputs(tmp_path):
-    asked = {"lengths": [4096], "num_examples": 2, "run": "small"}
-    asked |= {"tasks": ["vt"], "outputs": tmp_path / "outputs"}
-    rk.evaluate(rk.study(models=["reader-4096", "perfect"], **asked), progress=False)
-    cells = run("leaderboard", tmp_path, run="small")
-    text = shown(cells, "tables", "text/markdown")
-    assert all(f"Table {number}: " in text for number in leaderboard.TABLES)
-    tables = {f"table_{n}{end}" for n in leaderboard.TABLES for end in (".csv", ".md")}
-    in_latex = [*(f"table_{n}" for n in (2, 4, 5, *leaderboard.TABLES)), "published"]
-    tables |= {f"{name}{end}" for name in in_latex for end in (".tex", "-notes.tex")}
-    folder = tmp_path / "outputs/tables/small/leaderboard"
-    assert files(folder) == tables
-    rows = markdown_rows((folder / "table_14.md").read_text(encoding="utf-8"))
-    by_name = {row["Model"].partition(" (ours, small")[0]: row for row in rows}
-    assert {"reader (4K window)", "perfect reader"} <= by_name.keys()
-    assert by_name["perfect reader"]["4K"].startswith("**100.0** ±")

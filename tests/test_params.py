@@ -189,9 +189,6 @@ def test_in_a_notebook_only_known_names_are_read(project):
     assert study(load_files(["params/epochs.yaml"])).seed == 5
 
 
-# --- where tables and figures go ------------------------------------------------------------------
-
-
 def test_tables_and_figures_are_named_after_the_models_they_show(project):
     from matplotlib.figure import Figure
 

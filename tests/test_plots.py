@@ -86,9 +86,6 @@ def assert_fit_for_print(axes):
         assert min(width, height) < 1.5, f"{a!r} lies on {b!r}"
 
 
-# --- score by length ------------------------------------------------------------------------------
-
-
 def test_lines_are_the_scores_and_bars_their_intervals():
     summary = summary_of("a", "b")
     axes = plots.score_by_length(summary.lengths)
@@ -115,14 +112,14 @@ def test_threshold_is_drawn_and_named():
 
 def test_figures_say_what_the_texts_and_the_means_are():
     """By themselves, without a note of the caller's."""
-    own = summary_of("a", engine="transformers")
-    for draw in (
-        lambda one: plots.score_by_length(one.lengths),
-        lambda one: plots.tasks_by_length(one.cells)[0],
-        lambda one: plots.claimed_and_effective(one.models)[0],
-    ):
-        assert "synthetic texts" in draw(summary_of("a", "b")).figure.get_supxlabel()
-        assert "synthetic" not in draw(own).figure.get_supxlabel()
+    for engine, is_said in (("reader", True), ("transformers", False)):
+        one = summary_of("a", engine=engine)
+        for axes in (
+            plots.score_by_length(one.lengths),
+            plots.tasks_by_length(one.cells)[0],
+            plots.claimed_and_effective(one.models)[0],
+        ):
+            assert ("synthetic texts" in axes.figure.get_supxlabel()) == is_said
     shown = rk.tables.show(plots.series_table(summary_of("a").of("all").lengths))
     assert "synthetic texts: not comparable" in shown.to_html()
     few = scores_of({("a", 4096): 0.5}, ["vt", "cwe"])
@@ -144,15 +141,12 @@ def test_printed_scores_are_grey_lines_with_names():
     axes = plots.score_by_length(summary_of("a").lengths, published=["gpt-4", "yi-34b"])
     printed = rk.paper.published_scores(["gpt-4", "yi-34b"])
     grey = axes.get_lines()[1:]
-    assert {line.get_label(): list(line.get_ydata()) for line in grey} == {
-        name: list(scores.values()) for name, scores in printed.items()
-    }
+    for line in grey:
+        assert list(line.get_ydata()) == list(printed[line.get_label()].values())
+    assert len(grey) == 2
     assert {line.get_color() for line in grey} == {plots.canvas.GREY_LINE}
     assert "grey: scores as printed" in axes.figure.get_supxlabel()
     assert_fit_for_print(axes)
-
-
-# --- claimed and effective length -----------------------------------------------------------------
 
 
 def rows_of(axes):
@@ -200,9 +194,6 @@ def test_lines_are_dashed_past_the_training_length():
     np.testing.assert_array_equal(solid.get_ydata(), [90, 80, np.nan])
     np.testing.assert_array_equal(dashed.get_ydata(), [np.nan, 80, 40])
     assert [line.get_linestyle() for line in (solid, dashed)] == ["-", "--"]
-
-
-# --- looks ----------------------------------------------------------------------------------------
 
 
 def looks_in(axes):
@@ -327,8 +318,8 @@ def test_long_names_and_many_models_leave_the_plot_whole(name, num_models):
 
 def test_a_long_name_of_a_task_is_whole():
     name = "niah_multikey_3_with_a_very_long_variant_name_of_mine"
-    names = [name, "mine", "yours"]
-    correlations = plots.correlation_heatmap(pd.DataFrame(np.eye(3), names, names), [name])
+    names = [name, *(f"niah_task_{number}" for number in range(17))]
+    correlations = plots.correlation_heatmap(pd.DataFrame(np.eye(18), names, names), [name])
     assert correlations.get_yticklabels()[0].get_color() != "black"
     assert name in {text.replace("\n", "") for text, _ in boxes(correlations.figure)}
     assert_fit_for_print(correlations)
@@ -356,9 +347,6 @@ def test_each_panel_of_a_figure_of_ones_own_has_its_note():
     assert_fit_for_print(axes[0])
     with pytest.raises(rk.UserError, match="ax is for a figure of one panel, and this one has 2"):
         plots.series_by_length(panels_frame().query("panel == 'QA'"), ax=axes[0])
-
-
-# --- depth ----------------------------------------------------------------------------------------
 
 
 def test_parts_without_an_item_are_grey_and_leave_gaps():
@@ -394,26 +382,18 @@ def test_failures_stand_in_groups_with_their_intervals():
     assert_fit_for_print(panels[0])
 
 
-# --- tasks by length ------------------------------------------------------------------------------
-
-
 def test_fields_show_the_scores():
-    summary = summary_of("a", "b")
-    panels = plots.tasks_by_length(summary.cells[summary.cells["model"] == "b"])
-    assert len(panels) == 1
-    own = summary.cells[summary.cells["model"] == "b"]
-    assert texts(panels[0]) == [f"{score:.1f}" for score in own["score"]]
-    names = [label.get_text() for label in panels[0].get_yticklabels()]
+    own = summary_of("a", "b").cells.query("model == 'b'")
+    (panel,) = plots.tasks_by_length(own)
+    assert texts(panel) == [f"{score:.1f}" for score in own["score"]]
+    names = [label.get_text() for label in panel.get_yticklabels()]
     assert names == [TASK_NAMES[task] for task in THIRTEEN]
-    assert (panels[0].get_xlabel(), panels[0].get_ylabel()) == ("Length (tokens)", "Task")
-    assert_fit_for_print(panels[0])
+    assert (panel.get_xlabel(), panel.get_ylabel()) == ("Length (tokens)", "Task")
+    assert_fit_for_print(panel)
     (one,) = plots.tasks_by_length(own[own["task"] == "vt"], "small protocol", {"vt": "Chains"})
     assert one.get_yticklabels()[0].get_text() == "Chains"
     assert_fit_for_print(one)
     assert one.get_window_extent().height / one.figure.dpi > 0.16
-
-
-# --- Figure 1 -------------------------------------------------------------------------------------
 
 
 def test_figure_1_shows_both_laws_in_natural_logarithms():
@@ -431,20 +411,12 @@ def test_figure_1_shows_both_laws_in_natural_logarithms():
     assert_fit_for_print(left)
 
 
-# --- all figures ----------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def figures(tmp_path_factory):
     """Each figure function, as it is called over the answers of two readers."""
-    study = rk.study(
-        models=["reader-1024", "reader-dropping"],
-        tasks=["niah_single_2", "niah_multivalue", "vt", "cwe", "qa_1"],
-        lengths=[1024, 2048],
-        num_examples=4,
-        outputs=tmp_path_factory.mktemp("figures"),
-    )
-    cells = rk.evaluate(study, progress=False)
+    asked = {"lengths": [1024, 2048], "num_examples": 4, "tasks": ["niah_single_2", "vt", "cwe"]}
+    models, folder = ["reader-1024", "reader-dropping"], tmp_path_factory.mktemp("figures")
+    cells = rk.evaluate(rk.study(asked, models=models, outputs=folder), progress=False)
     scores = rk.score(cells)
     summary = rk.summarize(scores)
     bins = by_bin(recall_by_depth(rk.answers_of(scores, cells=cells)))
@@ -453,10 +425,6 @@ def figures(tmp_path_factory):
     four = summary.cells[summary.cells["task"] != "cwe"].rename(columns={"task": "panel"})
     grey = {"vt": rk.paper.published_scores(["yi-34b"], "vt")}
     thirteen, models = summary_of("a", "b").lengths, summary_of("a", "b").models
-    alphas = {2.0: plots.word_counts(generate("fwe", 2048, 1)[0])}
-    words = plots.word_counts(generate("cwe", 4096, 1)[0])
-    correlations = pd.DataFrame(np.linspace(-1, 1, 324).reshape(18, 18)).add_prefix("niah_task_")
-    correlations.index = correlations.columns
     return {
         "score_by_length": lambda: plots.score_by_length(thirteen, 85.6, note, published=["gpt-4"]),
         "claimed_and_effective": lambda: plots.claimed_and_effective(models, note=note),
@@ -467,11 +435,7 @@ def figures(tmp_path_factory):
         "recall_by_depth": lambda: plots.recall_by_depth(bins, note),
         "depth_map": lambda: plots.depth_map(bins, "vt", note),
         "tasks_by_length": lambda: plots.tasks_by_length(summary.cells, note=note),
-        "correlation_heatmap": lambda: plots.correlation_heatmap(
-            correlations, ["niah_task_3"], note
-        ),
         "failures_by_length": lambda: plots.failures_by_length(shares, note),
-        "word_frequencies": lambda: plots.word_frequencies(words, alphas),
     }
 
 
@@ -490,8 +454,7 @@ def ground_of(text):
 
 
 PRINTED = ("score_by_length", "claimed_and_effective", "depth_map", "tasks_by_length")
-OTHERS = ("series_by_length", "word_frequencies", "scores_over_models", "recall_by_depth")
-OTHERS += ("correlation_heatmap", "failures_by_length")
+OTHERS = ("series_by_length", "scores_over_models", "recall_by_depth", "failures_by_length")
 
 
 @pytest.mark.parametrize(
@@ -518,9 +481,6 @@ def test_a_figure_is_readable_in_print(figures, name, ground, monkeypatch):
             dark, light = sorted((luminance(text.get_color()), luminance(ground_of(text))))
             assert (light + 0.05) / (dark + 0.05) >= 4.5, text
     assert_fit_for_print(drawn[0])
-
-
-# --- style ----------------------------------------------------------------------------------------
 
 
 def test_what_the_user_sets_wins():

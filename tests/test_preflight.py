@@ -10,7 +10,6 @@ import rulerkit as rk
 from rulerkit.batch.checks import (
     FAIL,
     Case,
-    bos,
     check,
     check_answers,
     check_case,
@@ -45,7 +44,7 @@ TEMPLATES = {
         "<|begin_of_text|>",
         True,
     ),
-    "qwen2.5": (CHATML, ("<|im_start|>", "<|im_end|>", "<|endoftext|>"), None, False),
+    "qwen2.5": (CHATML, ("<|im_start|>", "<|im_end|>"), None, False),
     "gemma": (GEMMA, ("<bos>", "<eos>", "<start_of_turn>", "<end_of_turn>"), "<bos>", True),
 }
 
@@ -66,7 +65,7 @@ def folder(trained, tmp_path_factory):
     beside them."""
     from tokenizers import Tokenizer, normalizers, processors
 
-    def make(name, template=None, lower=False, vocab_size=0, **config):
+    def make(name, template=None, lower=False, vocab_size=0):
         text, special, bos, added = TEMPLATES[name]
         place = tmp_path_factory.mktemp(name.replace(".", "-"))
         backend = Tokenizer.from_file(str(trained))
@@ -78,17 +77,11 @@ def folder(trained, tmp_path_factory):
                 single=f"{bos} $A", special_tokens=[(bos, backend.token_to_id(bos))]
             )
         backend.save(str(place / "tokenizer.json"))
-        settings = {
-            "bos_token": bos,
-            "add_bos_token": added,
-            "chat_template": template or text,
-            "eos_token": special[1],
-        }
+        settings = {"bos_token": bos, "eos_token": special[1], "add_bos_token": added}
+        settings["chat_template"] = template or text
         (place / "tokenizer_config.json").write_text(json.dumps(settings))
-        size = vocab_size or backend.get_vocab_size()
-        (place / "config.json").write_text(
-            json.dumps({"model_type": "llama", "vocab_size": size, **config})
-        )
+        config = {"model_type": "llama", "vocab_size": vocab_size or backend.get_vocab_size()}
+        (place / "config.json").write_text(json.dumps(config))
         return place
 
     return make
@@ -111,9 +104,6 @@ def fails(findings):
     return {finding.name for finding in findings if finding.level == FAIL}
 
 
-# --- what is right passes -------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("name", "prefix_in"),
     [("llama-3.1", "assistant"), pytest.param("gemma", "user", marks=pytest.mark.slow)],
@@ -125,21 +115,6 @@ def test_popular_templates_pass(folder, name, prefix_in):
     assert fails(found) == set()
     assert {"template", "needles", "budget"} <= {one.name for one in found if one.level == "ok"}
     assert fails(check_answers(model, LENGTH)) == set()
-
-
-def test_a_bos_that_the_template_leaves_out_is_noted(folder):
-    """Our prompts have none either; one that has it is wrong."""
-    text = TEMPLATES["gemma"][0].removeprefix("{{ bos_token }}")
-    whole = one(asked_of(folder("gemma", template=text)))
-    found = bos(whole)
-    assert found.level == "note"
-    assert "no <bos>, because the chat template writes none" in found.seen
-    (token,) = whole.model.prompt_format.tokenizer.leading_ids
-    twice = with_ids(whole, np.array([token, token, *whole.example.ids]))
-    assert bos(twice).level == FAIL
-
-
-# --- faults put into prompts ----------------------------------------------------------------------
 
 
 def with_ids(whole, ids, example=None):
@@ -196,9 +171,6 @@ def test_a_faulty_prompt_is_caught(folder, name, fault):
     assert finding.where == f"vt at {LENGTH}, example 0"
 
 
-# --- faults in what a model is said to be ---------------------------------------------------------
-
-
 def test_the_template_of_another_model(folder):
     own = folder("llama-3.1")
     for form, found in (("qwen", {"template"}), (CHATML, {"template"}), ("base", set())):
@@ -226,9 +198,6 @@ def test_a_chat_model_without_a_template_is_a_finding(folder):
     found = check(study({"models": [spec], "lengths": [LENGTH]}), ask=False)["m"]
     assert [(finding.level, finding.name) for finding in found] == [(FAIL, "model")]
     assert "no chat template" in found[0].seen
-
-
-# --- faults of servers ----------------------------------------------------------------------------
 
 
 class Server(Model):

@@ -19,8 +19,8 @@ TABLE_6 = {  # written from the paper's Table 6; {t} is the user's part, the ans
     "gpt-4": "{t}" + DIRECT,
     "llama2": "[INST] {t} [/INST]",
     "lwm": "You are a helpful assistant. USER: {t} ASSISTANT: ",
-    "longchat": "A chat between a curious user and an artificial intelligence assistant. The assistant gives helpful, "
-    "detailed, and polite answers to the user's questions. USER: {t} ASSISTANT:",
+    "longchat": "A chat between a curious user and an artificial intelligence assistant. The "
+    "assistant gives helpful, detailed, and polite answers to the user's questions. USER: {t} ASSISTANT:",
     "command-r": "<BOS_TOKEN><|START_OF_TURN_TOKEN|><|USER_TOKEN|>{t}<|END_OF_TURN_TOKEN|><|START_OF_TURN_TOKEN|>"
     "<|CHATBOT_TOKEN|>",
     "glm": "[gMASK]sop<|user|> \n {t}<|assistant|> \n ",
@@ -128,30 +128,19 @@ BARE = "{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}{% endfor %}
 
 
 @pytest.mark.parametrize(
-    ("source", "bos"),
-    [
-        ("llama-3", "<|begin_of_text|>"),
-        ("llama-2/tokenizer.model", "<s>"),
-        ("mistral/mistral_instruct_tokenizer_241114.model.v7", "<s>"),
-    ],
+    ("source", "bos"), [("llama-3", "<|begin_of_text|>"), ("llama-2/tokenizer.model", "<s>")]
 )
 def test_a_chat_template_says_alone_whether_there_is_a_bos(data, source, bos):
     """As vLLM renders chats. These tokenizers put a BOS before a text, which named forms keep."""
     real = load_tokenizer(str(data / "tokenizers" / source))
     (bos_id,) = real.leading_ids
-
-    bare = PromptFormat(real, BARE)
+    bare, whole, base = (PromptFormat(real, form) for form in (BARE, bos + BARE, "base"))
+    assert (bare.bos, whole.bos, base.bos) == ((), (), (bos_id,))
     made = example(bare)
-    assert bare.bos == ()
     assert made.ids.tolist() == real.encode(made.prompt).tolist()
     assert bos_id not in made.ids
-    assert bare.settings()["bos"] is False
-
-    whole = PromptFormat(real, bos + BARE)
-    assert whole.bos == ()
     assert example(whole).ids.tolist().count(bos_id) == 1
-    base = PromptFormat(real)
-    assert base.bos == (bos_id,)
+    assert bare.settings()["bos"] is False
     for form in (whole, base, PromptFormat("builtin", BARE)):
         assert "bos" not in form.settings()
 

@@ -126,9 +126,9 @@ def test_what_copying_scores_stands_below_its_task_and_copies_are_counted(tmp_pa
     }
     names = ["cwe", "niah_single_1"]
     whole = summarize(score(cells["perfect"]), names)
-    copied = whole.cells["copied"].iloc[0]
+    copied, no_copy = whole.cells["copied"]
     assert 20 <= copied < 100
-    assert np.isnan(whole.cells["copied"].iloc[1])
+    assert np.isnan(no_copy)
     text = task_table_text(whole, "perfect")
     assert "100.0 (43.9-100.0)\n  copying the beginning" in text
     assert text.count("copying the beginning") == 1

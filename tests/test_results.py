@@ -5,8 +5,6 @@ import re
 import shutil
 import subprocess
 from io import StringIO
-from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -22,7 +20,7 @@ from rulerkit.store.places import find_cells
 
 TASKS = ["niah_multikey_1", "vt", "cwe", {"base": "qa_1", "name": "questions"}]
 NEARBY = {"base": "perfect", "engine": "planted", "name": "nearby", "confuse": 1.0}
-ASKED: dict[str, Any] = {
+ASKED = {
     "models": ["perfect", NEARBY | {"label": "perfect reader"}],
     "tasks": TASKS,
     "lengths": [1024, 2048],
@@ -31,21 +29,21 @@ ASKED: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def outputs(tmp_path_factory):
     """An outputs/ folder of a reader without faults and one that takes values of nearby keys."""
     folder = tmp_path_factory.mktemp("results") / "outputs"
     rk.evaluate(rk.study(ASKED, outputs=folder), progress=False)
     return folder
 
 
-def content_of(page: Any) -> dict[str, Any]:
+def content_of(page):
     """What a page of examples holds."""
     match = re.search(r'<script type="application/json" id="data">(.*?)</script>', page.text)
     assert match
     return dict(json.loads(match[1]))
 
 
-def test_a_row_per_example_with_what_was_asked_and_written(outputs: Path) -> None:
+def test_a_row_per_example_with_what_was_asked_and_written(outputs):
     results = load(outputs)
     assert list(results.columns[: len(FIRST)]) == FIRST
     assert {*COLUMNS, *ANSWER_COLUMNS, "num_keys", "num_hops"} <= set(results.columns)
@@ -62,7 +60,7 @@ def test_a_row_per_example_with_what_was_asked_and_written(outputs: Path) -> Non
     assert json.loads(one["settings"])["freq_cw"] > 1
 
 
-def test_places_may_be_folders_and_files_and_a_cell_counts_once(outputs: Path) -> None:
+def test_places_may_be_folders_and_files_and_a_cell_counts_once(outputs):
     file = outputs / "predictions/main/perfect/vt/1024.jsonl"
     everything = load(outputs)
     pd.testing.assert_frame_equal(load(outputs, file), everything)
@@ -71,7 +69,7 @@ def test_places_may_be_folders_and_files_and_a_cell_counts_once(outputs: Path) -
         load(outputs / "nothing")
 
 
-def test_labels_are_those_of_the_failures(outputs: Path) -> None:
+def test_labels_are_those_of_the_failures(outputs):
     results = load(outputs, labels=True)
     keys = results.set_index(["path", "index"])["failure"]
     for cell in read_cells(outputs / "predictions"):
@@ -80,7 +78,7 @@ def test_labels_are_those_of_the_failures(outputs: Path) -> None:
     assert keys.nunique() > 1
 
 
-def test_answers_of_some_rows(outputs: Path) -> None:
+def test_answers_of_some_rows(outputs):
     scores = rk.score(outputs)
     wrong = scores[scores["score"] < 1]
     assert 0 < len(wrong) < len(scores)
@@ -96,16 +94,14 @@ def test_answers_of_some_rows(outputs: Path) -> None:
     pd.testing.assert_frame_equal(twice[names], pd.concat([whole, whole])[names])
 
 
-def test_files_of_other_programs_stand_in_the_same_table_and_their_gaps_are_named(
-    tmp_path: Path,
-) -> None:
+def test_files_of_other_programs_stand_in_the_same_table_and_their_gaps_are_named(tmp_path):
     """75 answers of 100 are not 100 answers."""
     file = tmp_path / "llama/synthetic/4096/pred/vt.jsonl"
     file.parent.mkdir(parents=True)
     row = {"pred": "AAAAA", "outputs": ["AAAAA", "BBBBB"]}
     lines = [json.dumps({"index": index} | row) for index in range(100) if index % 4]
     file.write_text("\n".join(lines))
-    problems: list[str] = []
+    problems = []
     results = load(tmp_path, labels=True, report=problems.append)
     assert {*COLUMNS, *ANSWER_COLUMNS, *LABEL_COLUMNS} <= set(results.columns)
     assert results["score"].tolist() == [0.5] * 75
@@ -120,11 +116,11 @@ FORMULAS = ["=1+1", "+1+1", "-2+3", "@SUM(A1)", "=cmd|'/C calc'!A0"]
 
 
 @pytest.fixture
-def strange(tmp_path: Path) -> Path:
+def strange(tmp_path):
     """Predictions of a model that writes what a file, a terminal or a spreadsheet could take for
     something else; of another one at one length."""
     said = iter([STRANGE, *FORMULAS])
-    about: dict[str, Any] = {"name": "strange", "label": "=x", "claimed_length": 131072}
+    about = {"name": "strange", "label": "=x", "claimed_length": 131072}
     model = rk.model(lambda prompts: [next(said) for _ in prompts], **about)
     asked = {"tasks": ["qa_1"], "lengths": [1024], "num_examples": 6}
     outputs = tmp_path / "outputs"
@@ -134,7 +130,7 @@ def strange(tmp_path: Path) -> Path:
     return outputs
 
 
-def test_half_of_a_surrogate_pair_is_exported(strange: Path, tmp_path: Path, rulerkit: Any) -> None:
+def test_half_of_a_surrogate_pair_is_exported(strange, tmp_path, rulerkit):
     file = tmp_path / "all.jsonl"
     assert "18 rows, " in rulerkit("report", "--by", "example", strange, "-o", file).out
     rows = [json.loads(line) for line in file.read_bytes().split(b"\n")[:-1]]
@@ -143,29 +139,21 @@ def test_half_of_a_surrogate_pair_is_exported(strange: Path, tmp_path: Path, rul
     assert written[1:] == FORMULAS
 
 
-def test_a_csv_holds_no_control_no_formula_and_whole_numbers(
-    strange: Path, tmp_path: Path, rulerkit: Any
-) -> None:
+def test_a_csv_holds_no_control_no_formula_and_whole_numbers(strange, tmp_path, rulerkit):
     """Also where a number is missing in a column, as a cell has no seed that was not asked."""
     file, run = tmp_path / "all.csv", strange / "predictions/main"
     assert rulerkit("report", "--by", "example", strange, "-o", file).status == 0
-    texts = [file.read_text(), rulerkit("report", run, "--format", "csv").out]
-    for text in texts:
+    for text in (file.read_text(), rulerkit("report", run, "--format", "csv").out):
         assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", text)
         assert not re.search(r"(^|,)[\"=+@]?[=+@]", text, re.MULTILINE)
-        assert not re.search(r"[,\n](42|131072)\.0+[,\n]", text)
-    back = pd.read_csv(file)
-    written = back.loc[back["model"] == "strange", "prediction"].tolist()
+        table = pd.read_csv(StringIO(text), dtype=str)
+        assert set(table["seed"].dropna()) == {"42"}
+        assert set(table["claimed_length"].dropna()) == {"131072"}
+    written = pd.read_csv(file).query("model == 'strange'")["prediction"].tolist()
     assert written[1:] == [f"'{text}" for text in FORMULAS]
-    table = pd.read_csv(StringIO(texts[1]), dtype=str)
-    assert table["seed"].isna().any()
-    assert set(table["seed"].dropna()) == {"42"}
-    assert "131072" in set(table["claimed_length"])
 
 
-def test_a_page_loads_nothing_and_no_answer_ends_its_data(
-    strange: Path, tmp_path: Path, rulerkit: Any
-) -> None:
+def test_a_page_loads_nothing_and_no_answer_ends_its_data(strange, tmp_path, rulerkit):
     file = tmp_path / "page.html"
     said = rulerkit("browse", strange, "-o", file, "--most", "8").out
     assert f"open {file} in a browser: 8 of 18 answers can be opened there" in said
@@ -176,7 +164,7 @@ def test_a_page_loads_nothing_and_no_answer_ends_its_data(
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
-def test_exports_hold_every_row_and_column(outputs: Path, tmp_path: Path, kind: str) -> None:
+def test_exports_hold_every_row_and_column(outputs, tmp_path, kind):
     if kind == "parquet":
         pytest.importorskip("pyarrow", reason="parquet needs pyarrow")
     results, file = load(outputs), tmp_path / f"results.{kind}"
@@ -191,7 +179,7 @@ def test_exports_hold_every_row_and_column(outputs: Path, tmp_path: Path, kind: 
         export(results, tmp_path / "results.xls")
 
 
-def test_the_heatmap_has_the_means_and_examples_their_needles(outputs: Path) -> None:
+def test_the_heatmap_has_the_means_and_examples_their_needles(outputs):
     results = load(outputs)
     content = content_of(browse(results))
     means = results.groupby(["model", "task", "length"])["score"].mean()
@@ -211,7 +199,7 @@ def test_the_heatmap_has_the_means_and_examples_their_needles(outputs: Path) -> 
         assert example["r"][0] in needle[3]
 
 
-def test_a_page_of_few_examples_has_the_worst_of_every_cell(outputs: Path) -> None:
+def test_a_page_of_few_examples_has_the_worst_of_every_cell(outputs):
     results = load(outputs)
     examples = content_of(browse(results, most=16))["examples"]
     assert len(examples) == 16

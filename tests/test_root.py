@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-import threading
 
 import pytest
 
@@ -13,9 +12,7 @@ import rulerkit as rk
 from rulerkit.cli.given import study_of
 from rulerkit.common import paths
 from rulerkit.common.errors import UserError
-from rulerkit.generation.tokenizers import load_tokenizer
 from tests.projects import SMALL, notebook
-from tests.text_server import ReaderServer
 
 ASKED = ("--tasks", "vt", "--lengths", "1K", "-n", "1")
 ANSWERS = "outputs/predictions/main/perfect/vt/1024.jsonl"
@@ -61,16 +58,8 @@ def test_papermill_writes_where_its_kernel_works(nowhere, project):
         assert (place / ANSWERS).exists()
 
 
-@pytest.fixture
-def server():
-    server = ReaderServer(load_tokenizer("builtin"))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield server
-    server.shutdown()
-    server.server_close()
-
-
-def test_an_address_is_a_model(nowhere, server, rulerkit):
+def test_an_address_is_a_model(nowhere, serve, rulerkit):
+    server = serve()
     host = server.url.removeprefix("http://").removesuffix("/v1")
     ended = rulerkit("evaluate", f"http://{host}", *ASKED, "-y", "tokenizer: builtin")
     assert ended.status == 0, ended.err

@@ -15,24 +15,16 @@ from rulerkit.store.other_formats import read_predictions, task_name
 from tests.records import record_of
 
 
-def cell(rows, task="vt", length=4096, match="all", thinking=0, model="m", **record):
-    kind = {"name": task, "family": "", "category": category_of(task), "match": match}
-    form = {"template": "base", "thinking_tokens": thinking, "before": "", "after": ""}
+def cell(rows, task="vt", length=4096, model="m", **record):
+    kind = {"name": task, "family": "", "category": category_of(task), "match": "all"}
     about = {"num_examples": 2, "label": "M", "claimed_length": 8192, "aligned": "base"} | record
-    about |= {"task": kind, "prompt_format": form}
+    about["task"] = kind
     return Cell(Path(f"{task}/{length}.jsonl"), record_of(model, length=length, **about), rows)
 
 
 def row(pred, outputs, index=0, reason="stop"):
     row = {"index": index, "pred": pred, "outputs": outputs, "finish_reason": reason}
     return row | {"num_prompt_tokens": 4000, "digest": "d"}
-
-
-def test_models_that_share_a_label_are_told_apart_by_their_names():
-    models = {"vt": "n", "cwe": "m", "fwe": "m"}
-    cells = [cell([row("1", ["1"])], task, model=model) for task, model in models.items()]
-    assert list(score(cells)["label"]) == ["M [n]", "M [m]", "M [m]"]
-    assert list(score(cells[1:])["label"]) == ["M", "M"]
 
 
 @pytest.mark.parametrize(
@@ -86,6 +78,14 @@ def test_only_what_follows_a_thought_is_judged(pred, after, judged):
         assert answer_of(pred, record) == (judged or "", judged is None)
     else:
         assert answer_of(pred, record) == (clean(pred), False)
+
+
+def test_a_thought_in_plain_words_that_nobody_asked_for_is_no_answer():
+    record = {"result": {"prompt_format": {"thinking_tokens": 0, "after": ""}}}
+    assert answer_of("analysisWe see 1. assistantfinal2", record) == ("2", False)
+    assert answer_of("analysis We see 1. assistant final 2", record) == ("2", False)
+    for kept in ("analysis of the text: 1", "An assistant final coach says 1", "1 <think>"):
+        assert answer_of(kept, record) == (kept, False)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections import Counter
 
 import pytest
@@ -42,17 +41,10 @@ def make(cluster, tmp_path):
 
 def test_a_night_with_every_accident(make):
     night = make("night")
-    models = [
-        held("preempted", 4),
-        held("cancelled", 1),
-        held("downed", 3),
-        held("timed", 0, hours=1 / 60),
-    ]
-    wrong = {
-        "notebook": "52_third",
-        "models": [{"base": "perfect", "name": "wrong"}],
-        "parameters": {"lengths": [64]},
-    }
+    models = [held("preempted", 4), held("cancelled", 1), held("downed", 3)]
+    models.append(held("timed", 0, hours=1 / 60))
+    wrong = {"notebook": "52_third", "parameters": {"lengths": [64]}}
+    wrong["models"] = [{"base": "perfect", "name": "wrong"}]
     night.plan(models, THREE, CPU, together=["50_first"])
     night.add(wrong)
     # notebooks and models without GPUs run on a node of their own choice, which no urgent job takes
@@ -96,18 +88,13 @@ def test_a_night_with_every_accident(make):
     assert "NODE FAILURE" in night.out("downed")
 
     seen = night.status()
-    done = [
-        f"{name} {step}"
-        for name in ("preempted", "downed", "timed")
-        for step in ("predictions", *THREE)
-    ]
-    assert {title for title, state in seen.items() if state == "done"} == set(done)
+    whole, steps = ("preempted", "downed", "timed"), ("predictions", *THREE)
+    done = {f"{name} {step}" for name in whole for step in steps}
+    assert {title for title, state in seen.items() if state == "done"} == done
     assert (seen["cancelled predictions"], seen["wrong predictions"]) == ("interrupted", "failed")
     assert seen["all 50_first"] == "incomplete"
-    assert re.search(
-        "incomplete +all 50_first +1 of 4 cells are incomplete, the first is cancelled vt",
-        night.out("all", "50_first"),
-    )
+    said = night.out("all", "50_first")
+    assert re.search("all 50_first +1 of 4 cells are incomplete, the first is cancelled vt", said)
 
     last = night.submit()
     names_again = ("cancelled", "wrong", "50_first", "downed")
@@ -158,23 +145,6 @@ def test_a_job_that_may_not_go_back_comes_again_as_another(make):
     assert asked_in_vain(place.lives("resubmitted")) == []
 
 
-def test_the_twentieth_start_is_the_last(make):
-    place = make("starts")
-    place.plan([held("never-ends", 0)], ONE, {})
-    assert place.submit()["submitted"] == 1
-    place.wait("it holds", lambda: place.holds("never-ends"))
-    place.call("scancel", "--me")
-    place.wait("it has ended", lambda: not place.queue())
-    (script,) = place.folder.glob("*/*.sh")
-    place.call("sbatch", script, "19")
-    place.wait("it holds", lambda: place.holds("never-ends", life=2))
-    number = place.queue()["never-ends"].number
-    place.call("scancel", "--batch", "--signal=USR1", number)
-    time.sleep(5)
-    assert place.queue().keys() == {"never-ends"}
-    assert place.queue()["never-ends"].restarts == 0
-
-
 def test_a_model_over_two_nodes_has_its_share_started_on_the_other_one(make):
     """vLLM itself was not run over nodes: its build for CPUs does not know how."""
     place = make("nodes")
@@ -184,18 +154,15 @@ def test_a_model_over_two_nodes_has_its_share_started_on_the_other_one(make):
         f'#!/bin/bash\necho "$SLURMD_NODENAME $CUDA_VISIBLE_DEVICES $*" >> {str(starts)!r}\nexec "$@"\n'
     )
     launcher.chmod(0o755)
-    place.plan(
-        [held("wide", 2, nodes=2)], ONE, {"python": f'"$RULERKIT_HOME/launcher" {sys.executable}'}
-    )
+    site = {"python": f'"$RULERKIT_HOME/launcher" {sys.executable}'}
+    place.plan([held("wide", 2, nodes=2)], ONE, site)
     place.go()
     assert place.submit()["submitted"] == 1
     place.wait("it has ended", lambda: not place.queue())
     assert set(place.status().values()) == {"done"}
     lines = [line.split() for line in starts.read_text().splitlines()]
-    assert sorted((line[0], line[1], line[4]) for line in lines) == [
-        ("node1", "0,1", "rulerkit"),
-        ("node2", "0,1", "rulerkit"),
-    ]
+    seen = sorted((line[0], line[1], line[4]) for line in lines)
+    assert seen == [("node1", "0,1", "rulerkit"), ("node2", "0,1", "rulerkit")]
     assert [line[-1] for line in lines if line[0] == "node2"] == ["1"]
 
 

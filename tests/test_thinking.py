@@ -103,28 +103,6 @@ def test_a_thought_of_every_known_kind_is_no_answer(tmp_path, marks):
         assert (100 * scores["score"]).tolist() == [score] * 2, text
 
 
-@pytest.mark.parametrize(
-    ("form", "score"),
-    [
-        ("<think>I see {}", 0),
-        ("{} <think>", 1),
-        ("I see {}, or not</think>\n\nI cannot tell.", 0),
-        ("I see 1</think>{}", 1),
-        ("analysisWe see {}. assistantfinalI cannot tell.", 0),
-        ("analysis We see 1. assistant final {}", 1),
-        ("analysis of the text: {}", 1),
-        ("An assistant final coach says {}", 1),
-    ],
-)
-def test_a_thought_that_nobody_asked_for_is_no_answer(tmp_path, form, score):
-    def answer(prompts):
-        return [form.format(NUMBER.search(prompt)[1]) for prompt in prompts]
-
-    asked = {"tasks": ["niah_single_1"], "lengths": [1024], "num_examples": 2, "outputs": tmp_path}
-    study = rk.study(model=rk.model(answer, name="m"), **asked)
-    assert rk.score(rk.evaluate(study))["score"].tolist() == [score] * 2
-
-
 def test_a_thought_with_unknown_marks_is_refused_or_its_marks_are_given():
     spec = {"name": "m", "tokenizer": "builtin", "thinking_tokens": 64}
     unknown = {"template": "<user>{{ messages[0].content }}<model>"}
