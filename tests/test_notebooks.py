@@ -137,13 +137,9 @@ def test_main_results_of_one_model(tmp_path):
     by_task = shown(cells, "tasks", "text/markdown")
     assert by_task.count("100.0 (") >= 13
     assert "| qa_2 |" in by_task
-    lines = shown(cells, "leaderboard", "text/markdown").splitlines()
-    leader = next(line for line in lines if "reader" in line)
+    leader = re.search(".*reader.*", shown(cells, "leaderboard", "text/markdown"))[0]
     assert leader.split(" | ")[2].startswith("4K"), "the effective length of a reader is its window"
-    assert "**100.0**" in leader
     assert "no scores of these models" in shown(cells, "beside", "text/markdown")
-    assert shown(cells, "score-by-length", "image/png")
-    assert shown(cells, "tasks-by-length", "image/png")
     outputs = tmp_path / "outputs"
     ends = (".pdf", ".png", ".tex", ".txt")
     made = {f"reader-4096{name}{end}" for name in ("", "-tasks") for end in ends}
@@ -185,19 +181,6 @@ def test_a_notebook_waits_for_a_cell_that_another_process_writes(tmp_path):
     line = shown(cells, "evaluate", "text/plain")
     assert re.fullmatch(r"[\d.]+k tokens in \d+ s", line, re.IGNORECASE)
     assert len((folder / "vt/1024.jsonl").read_text().splitlines()) == 2
-
-
-@pytest.mark.slow
-def test_saved_tables_say_what_they_show(tmp_path):
-    """Two models of one label, and one task, whose map is drawn."""
-    models = [{"base": "reader-4096", "name": name, "label": "Ours"} for name in ("ra", "rb")]
-    asked = {"tasks": ["niah_single_2"], "lengths": [1024], "num_examples": 2}
-    run("15_depth", tmp_path, models=models, **asked)
-    folder = tmp_path / "outputs/tables/main/15_depth"
-    assert files(folder) == {"ra+rb.csv", "ra+rb.tex", "ra+rb-notes.tex"}
-    text = "\n" + (folder / "ra+rb-notes.tex").read_text(encoding="utf-8")
-    for note in ("Models: Ours [ra], Ours [rb].", "Not comparable with the paper: reference "):
-        assert f"\n{note}" in text
 
 
 @pytest.mark.slow

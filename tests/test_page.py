@@ -3,7 +3,6 @@ answers."""
 
 import json
 import re
-from typing import Any
 
 import pytest
 
@@ -12,7 +11,7 @@ from rulerkit.batch import morning
 from rulerkit.batch.batch_file import read_batch
 from tests.batches import Project, told
 
-ASKED: dict[str, Any] = {"tasks": ["niah_single_1", "vt"], "lengths": [1024], "num_examples": 40}
+ASKED = {"tasks": ["niah_single_1", "vt"], "lengths": [1024], "num_examples": 40}
 
 
 def answered(outputs, run, fault=None, **parameters):
@@ -46,9 +45,7 @@ def test_failures_come_first_by_word_and_colour_with_the_date(outputs):
     last.record.write_text(json.dumps({"state": "failed", "error": "<no plot>"}))
     text = morning.steps(batch)
     last.record.unlink()
-    assert re.match(
-        r"<p><b>\w+, \d\d \w+ \d{4}, \d\d:\d\d .*</b>: batch tuesday, run tuesday; ", text
-    )
+    assert re.match(r"<p><b>\w+, \d\d \w+ \d{4}, .*</b>: batch tuesday, run tuesday; ", text)
     assert "1 of 4 steps failed, 1 open." in text
     states = re.findall(r'<td style="(.*?)">(\w+)</td><td[^>]*>(.*?)</td>', text)
     assert [state for _, state, _ in states] == ["failed", "missing", "done", "done"]

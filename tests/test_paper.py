@@ -75,7 +75,6 @@ def check_printed_rows(all_boards, version="v3"):
 
 
 def test_the_leaderboard_shows_what_is_printed():
-    """Every score, average, rank, claimed and effective length."""
     check_printed_rows(boards())
 
 

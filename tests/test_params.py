@@ -97,11 +97,10 @@ def test_paths_count_from_the_project_root(project, tmp_path, monkeypatch):
     assert names(asked) == ["perfect", "r7-2000", "r7-1000"]
     with pytest.raises(UserError, match=r"no folder .*project/checkpoints/r7-9000"):
         rk.load_model({"path": "checkpoints/r7-9000"})
-    here = tmp_path / "elsewhere/checkpoints/r7-9000"
-    write(here / "config.json", "{}")
-    assert study_of(["./checkpoints/r7-9000"]).models[0]["path"] == str(here)
-    in_settings = study_of(settings=["model: ./checkpoints/r7-9000"])
-    assert in_settings.models[0]["path"] == str(here)
+    here = write(tmp_path / "elsewhere/checkpoints/r7-9000/config.json", "{}").parent
+    last = "./checkpoints/r7-9000"
+    for asked in (study_of([last]), study_of(settings=[f"model: {last}"])):
+        assert asked.models[0]["path"] == str(here)
     assert study(outputs="results/a").outputs == project / "results/a"
     assert study(outputs=str(tmp_path / "b")).outputs == tmp_path / "b"
     monkeypatch.delenv("RULERKIT_HOME")
@@ -227,12 +226,11 @@ def test_latex_breaks_long_texts_and_keeps_notes_in_a_file_of_their_own(tmp_path
 
 
 def test_a_session_holds_the_last_model_until_another_is_asked_for(project, capsys):
-    loads, closed = [], []
+    closed = []
 
     def build(name):
         made = rk.model(lambda prompts: [name] * len(prompts), name=name, version="1")
         made.close = lambda: closed.append(name)
-        loads.append(name)
         return made
 
     one, two = build("one"), build("two")

@@ -111,7 +111,6 @@ def test_threshold_is_drawn_and_named():
 
 
 def test_figures_say_what_the_texts_and_the_means_are():
-    """By themselves, without a note of the caller's."""
     for engine, is_said in (("reader", True), ("transformers", False)):
         one = summary_of("a", engine=engine)
         for axes in (
@@ -281,8 +280,6 @@ def test_panels_share_their_names_axes_and_colours():
     # Names once: panels and lines on top, models at the left, the x axis below.
     titles = ["Types", "Keys", "QA", "Later", *[""] * 4]
     assert [axes.get_title(loc="left") for axes in panels] == titles
-    legends = [axes.get_legend() is not None for axes in panels]
-    assert legends == [True, True, True, False, *[False] * 4]
     beside = ["A\nScore (%)", *[""] * 3, "B\nScore (%)", *[""] * 3]
     assert [axes.get_ylabel() for axes in panels] == beside
     assert [axes.get_xlabel() != "" for axes in panels] == [False] * 4 + [True] * 4

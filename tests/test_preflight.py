@@ -7,14 +7,7 @@ import numpy as np
 import pytest
 
 import rulerkit as rk
-from rulerkit.batch.checks import (
-    FAIL,
-    Case,
-    check,
-    check_answers,
-    check_case,
-    check_model,
-)
+from rulerkit.batch.checks import FAIL, Case, check, check_answers, check_case, check_model
 from rulerkit.evaluation.study import study
 from rulerkit.generation.example import Piece
 from rulerkit.generation.generate import generate
@@ -104,13 +97,10 @@ def fails(findings):
     return {finding.name for finding in findings if finding.level == FAIL}
 
 
-@pytest.mark.parametrize(
-    ("name", "prefix_in"),
-    [("llama-3.1", "assistant"), pytest.param("gemma", "user", marks=pytest.mark.slow)],
-)
+@pytest.mark.parametrize(("name", "prefix_in"), [("llama-3.1", "assistant"), ("gemma", "user")])
 def test_popular_templates_pass(folder, name, prefix_in):
     model = asked_of(folder(name), prefix_in=prefix_in)
-    tasks = [task(name).with_corpora("builtin") for name in TASKS_CHECKED]
+    tasks = [task(name).with_corpora("builtin") for name in ("niah_multivalue", "vt", "qa_2")]
     found = list(check_model(model, tasks, [LENGTH]))
     assert fails(found) == set()
     assert {"template", "needles", "budget"} <= {one.name for one in found if one.level == "ok"}

@@ -96,18 +96,15 @@ def test_a_template_that_trims_keeps_the_blanks(data):
     assert made.ids.tolist() == form.tokenizer.encode(made.prompt).tolist()
 
 
-def test_a_template_with_the_date():
+def test_a_template_with_the_date_and_with_marks_of_training():
     """Any way of asking for today gives the same day, or every digest would change overnight."""
     days = "{{ strftime_now('%d %b %Y') }}|{{ strftime_now('%Y-%m-%d') }}|{{ date_string }}|"
     form = PromptFormat("builtin", template=days + "{{ messages[0].content }}")
     assert form.around == ("26 Jul 2024|2024-07-26|26 Jul 2024|", "")
     assert "Today Date: 26 Jul 2024" in PromptFormat("builtin", template=LLAMA3_LIKE).around[0]
-
-
-def test_a_template_with_generation_marks():
-    """The tag by which training templates mark what the assistant says."""
-    text = "U: {{ messages[0].content }} A:{% generation %}{% if messages[1] %}x{% endif %}{% endgeneration %}"
-    assert PromptFormat("builtin", template=text).around == ("U: ", " A:")
+    marked = "{% generation %}{% if messages[1] %}x{% endif %}{% endgeneration %}"
+    form = PromptFormat("builtin", template="U: {{ messages[0].content }} A:" + marked)
+    assert form.around == ("U: ", " A:")
 
 
 def test_templates_are_rendered_as_transformers_renders_them(data):

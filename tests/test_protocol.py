@@ -83,7 +83,9 @@ def test_the_paper_fills_long_lists_with_random_letters():
     assert hyphens["clean"] > 5 * hyphens["paper"]
 
 
-@pytest.mark.parametrize("name", ["niah_single_1", "niah_single_2", "vt", "cwe", "fwe", "qa_1"])
+@pytest.mark.parametrize(
+    "name", ["niah_single_1", "niah_single_2", "vt", "cwe", "fwe", "qa_1", "qa_2"]
+)
 def test_the_paper_can_be_answered_and_differs_from_clean_only_where_it_says(name):
     paper, clean = (examples(name, protocol, num_examples=4) for protocol in ("paper", "clean"))
     for example, answer in load_model("perfect").answer(paper):

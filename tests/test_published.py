@@ -31,11 +31,7 @@ def test_every_row_says_what_was_printed_where_and_who_looked():
             assert re.fullmatch(form, row[key]), f"{row['model']} {row['length']}: {key}"
         # Of a collection of scores nobody knows when it took them up.
         assert row["source_date"] or row["checked"].startswith("second-hand"), row["model"]
-
-
-def test_a_model_and_length_stands_once_in_each_source():
-    rows = rk.paper.published_rows()
-    assert not rows.duplicated([*SERIES, "length"]).any()
+    assert not rk.paper.published_rows().duplicated([*SERIES, "length"]).any()
 
 
 def test_the_table_shows_scores_as_printed_and_leaves_gaps_empty():

@@ -1,9 +1,5 @@
 """Models whose memory is a state: tiny random Mamba, Mamba-2, Jamba and RWKV checkpoints in the
-layouts they come in.
-
-Their weights mean nothing, but all else is real: files, tokenizers, engines, prompts of all tasks,
-rows on disk.
-"""
+layouts they come in. Their weights mean nothing, but all else is real."""
 
 import shutil
 from dataclasses import replace
@@ -53,11 +49,10 @@ def specs(words, tmp_path_factory):
         network = build(kind)
         network.save_pretrained(root / name)
         shutil.copytree(words, root / name, dirs_exist_ok=True)
-        made[name] = {"path": str(root / name)}
-    here = {name: {"device": "cpu"} for name in made}
+        made[name] = {"path": str(root / name), "device": "cpu"}
     write_pth(root / "rwkv-7.pth")
     made["rwkv-7"] = {"engine": "rwkv", "path": str(root / "rwkv-7.pth"), "strategy": "cpu fp32"}
-    return {name: {"name": name} | spec | here.get(name, {}) for name, spec in made.items()}
+    return {name: {"name": name} | spec for name, spec in made.items()}
 
 
 def asked(one, name, length, count):

@@ -38,17 +38,10 @@ def small_sentencepiece(folder, **beside):
     """A folder with a SentencePiece model as Llama 2's is made, and files beside it."""
     import sentencepiece
 
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter([TEXT] * 9),
-        model_prefix=str(folder / "tokenizer"),
-        model_type="bpe",
-        vocab_size=400,
-        byte_fallback=True,
-        hard_vocab_limit=False,
-        normalization_rule_name="identity",
-        remove_extra_whitespaces=False,
-        minloglevel=2,
-    )
+    about = {"model_type": "bpe", "vocab_size": 400, "byte_fallback": True, "minloglevel": 2}
+    about |= {"normalization_rule_name": "identity", "remove_extra_whitespaces": False}
+    about |= {"hard_vocab_limit": False, "model_prefix": str(folder / "tokenizer")}
+    sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter([TEXT] * 9), **about)
     write(folder, beside)
 
 
@@ -64,11 +57,7 @@ def token(content, **more):
 @pytest.mark.parametrize("more", [{}, {"add_bos_token": False}])
 @pytest.mark.parametrize(
     ("around", "leading", "closing"),
-    [
-        ("$A", (), ()),
-        ("<s> $A", (2,), ()),
-        ("[gMASK] <sop> <s> $A </s>", (0, 1, 2), (3,)),
-    ],
+    [("$A", (), ()), ("<s> $A", (2,), ()), ("[gMASK] <sop> <s> $A </s>", (0, 1, 2), (3,))],
 )
 def test_what_is_put_around_a_text_is_what_transformers_puts(
     tmp_path, around, leading, closing, more
@@ -165,8 +154,7 @@ TEKKEN = json.dumps({"config": {}, "vocab": [{"rank": 0, "token_bytes": "AA=="}]
 
 
 @pytest.mark.parametrize(
-    ("name", "content"),
-    [("tokenizer.model", RANKS), ("tekken.json", TEKKEN), ("vocab.json", "{}")],
+    ("name", "content"), [("tokenizer.model", RANKS), ("tekken.json", TEKKEN), ("vocab.json", "{}")]
 )
 def test_a_folder_without_a_whole_tokenizer_names_what_is_needed(tmp_path, name, content):
     (tmp_path / name).write_text(content, encoding="utf-8")

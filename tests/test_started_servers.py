@@ -142,7 +142,6 @@ def test_nothing_is_left_after_a_killed_parent_and_the_next_run_resumes(tmp_path
 
 @pytest.mark.slow
 def test_a_server_that_a_notebook_started_ends_with_its_kernel(tmp_path):
-    """A restart gives the memory back."""
     manager = pytest.importorskip("jupyter_client").KernelManager(kernel_name="python3")
     manager.start_kernel(env={**os.environ, "PYTHONPATH": str(ROOT)})
     kernel = manager.client()

@@ -2,8 +2,7 @@
 has ended."""
 
 import re
-import subprocess
-from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
@@ -46,20 +45,6 @@ def files(root):
     return {p: (p.stat().st_mtime_ns, p.stat().st_size) for p in paths if p.is_file()}
 
 
-class Story(NamedTuple):
-    """A batch of four models at six moments."""
-
-    project: Project
-    batch: Path
-    before: Seen
-    during: Seen
-    killed: Seen
-    after: Seen
-    cut: Seen
-    repaired: Seen
-    ended: list["subprocess.CompletedProcess[str]"]
-
-
 @pytest.fixture(scope="module")
 def story(tmp_path_factory):
     """`quick` and `slow` answer, `broken` fails, `short` cannot be given 2048 tokens; killed while
@@ -96,7 +81,9 @@ def story(tmp_path_factory):
         (project.root / "broken.broken").unlink()
         ended.append(project.call("batch", batch))
         repaired = look(project, batch)
-        yield Story(project, batch, before, during, killed_, after, cut, repaired, ended)
+        seen = {"before": before, "during": during, "killed": killed_, "after": after}
+        seen |= {"cut": cut, "repaired": repaired}
+        yield SimpleNamespace(project=project, batch=batch, ended=ended, **seen)
 
 
 MODELS = ("quick", "slow", "broken", "short")

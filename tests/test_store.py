@@ -7,6 +7,8 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 
@@ -102,28 +104,20 @@ def test_a_lock_is_refreshed_however_long_a_reply_takes(lock_file, monkeypatch):
 def test_of_many_that_find_a_dead_lock_one_goes_on(lock_file):
     """Threads are as good as processes here: each has its own token, and the files are all they
     share."""
+    barrier = threading.Barrier(8)
+
+    def race(_):
+        lock = Lock(lock_file)
+        barrier.wait()
+        with suppress(UserError):
+            return lock.__enter__()
+
     for _ in range(2):
         claim(lock_file, seconds=-1)
-        won = []
-        barrier = threading.Barrier(8)
-
-        def race(won=won, barrier=barrier):
-            lock = Lock(lock_file)
-            barrier.wait()
-            try:
-                lock.__enter__()
-            except UserError:
-                return
-            won.append(lock)
-
-        threads = [threading.Thread(target=race) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert len(won) == 1
-        assert not won[0].lost
-        won[0].__exit__()
+        with ThreadPoolExecutor(8) as pool:
+            (won,) = [lock for lock in pool.map(race, range(8)) if lock]
+        assert not won.lost
+        won.__exit__()
         assert list(lock_file.parent.iterdir()) == []
 
 

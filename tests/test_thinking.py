@@ -13,6 +13,7 @@ from rulerkit.generation.prompt_format import KNOWN, PromptFormat
 from rulerkit.generation.tasks import task
 from rulerkit.report.tables import usage_notes
 from rulerkit.scoring.scores import answer_of
+from rulerkit.store.comparable import check_same
 from tests.records import predict
 from tests.test_openai import client, error, server, some  # noqa: F401
 
@@ -120,30 +121,23 @@ def test_a_thought_with_unknown_marks_is_refused_or_its_marks_are_given():
 
 
 @pytest.mark.parametrize(
-    ("text", "path", "score", "is_cut"),
-    [
-        ("<think>no</think>{answer}", "ids", 1, False),
-        ("<think>it is {answer}", "chat", 0, True),
-        ("{answer}", "chat", 1, False),
-    ],
+    ("text", "score", "is_cut"),
+    [("<think>no</think>{}", 1, False), ("<think>it is {}", 0, True), ("{}", 1, False)],
 )
-def test_a_thought_is_counted_and_never_scored(server, tmp_path, text, path, score, is_cut):  # noqa: F811
+def test_a_thought_is_counted_and_never_scored(server, tmp_path, text, score, is_cut):  # noqa: F811
     def amend(body, reply):
         choice = reply["choices"][0]
         choice["finish_reason"] = "length" if is_cut else "stop"
-        if "message" in choice:
-            choice["message"]["content"] = text.format(answer=choice["message"]["content"])
-        else:
-            choice["text"] = text.format(answer=choice["text"])
+        choice["text"] = text.format(choice["text"])
 
     server.amend = amend
     marks = ["<think>", "</think>"]
-    model = client(server, prompt_path=path, thinking_tokens=64, thinking_marks=marks)
+    model = client(server, thinking_tokens=64, thinking_marks=marks)
     cell = predict(model, some(model, 2), tmp_path / "run", progress=False)
     scores = rk.score([cell])
     assert scores["score"].tolist() == [score] * 2
     assert scores["cut_thought"].tolist() == [is_cut] * 2
-    assert (scores["reasoning_tokens"] > 0).tolist() == [text != "{answer}"] * 2
+    assert (scores["reasoning_tokens"] > 0).tolist() == [text != "{}"] * 2
     assert server.real[-1]["max_tokens"] == some(model, 1)[0].max_new_tokens + 64
 
 
@@ -184,3 +178,15 @@ def test_what_is_drawn_is_sent_and_recorded(server, tmp_path):  # noqa: F811
     assert cell.record["result"]["model"]["sampling"] == sampling
     with pytest.raises(UserError, match="in sampling 'temprature': did you mean 'temperature'"):
         client(server, sampling={"temprature": 1})
+
+
+def test_room_beside_and_inside_never_share_a_table(tmp_path):
+    cells = []
+    for place in ("beside", "inside"):
+        about = {"thinking_tokens": 100, "thinking_room": place, "tokenizer": "builtin"}
+        about["thinking_marks"] = ["<think>", "</think>"]
+        model = rk.model(lambda prompts: ["42"] * len(prompts), name=place, **about)
+        asked = {"tasks": ["vt"], "lengths": [2048], "num_examples": 1, "outputs": tmp_path}
+        cells += rk.evaluate(rk.study(model=model, **asked), progress=False)
+    with pytest.raises(UserError, match="thinking_room"):
+        check_same(cells)

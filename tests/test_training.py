@@ -134,12 +134,8 @@ def test_kept_models_answer_single_needles(tmp_path, name, length):
     assert scores["score"].mean() >= 0.9
 
 
-def test_the_weights_are_small_and_found_from_any_project(tmp_path, monkeypatch):
+def test_the_weights_are_found_from_any_project(tmp_path, monkeypatch):
     monkeypatch.setenv("RULERKIT_HOME", str(tmp_path))
-    folders = [resolve(name) for name in ("rulerkit/data/small", "notebooks/small_models")]
-    assert folders == [REPOSITORY / "rulerkit/data/small", REPOSITORY / "notebooks/small_models"]
-    files = [file for folder in folders for file in folder.rglob("*.safetensors")]
-    assert sum(file.stat().st_size for file in files) < 12e6
     for file in sorted((REPOSITORY / "params/models").glob("small-*.yaml")):
         model = rk.load_model(load_files([file])["model"])
         assert model.too_long(max(SMALL["lengths"])) is None

@@ -1,9 +1,5 @@
-"""vLLM's server as the kit starts it: the order of prompts, and real servers on the CPU, sent ids,
-killed and starved of memory.
-
-The servers' tests run where vllm is installed: `make test-vllm` makes an environment of its own for
-them.
-"""
+"""vLLM's server as the kit starts it: its command, and real servers on the CPU, sent ids, killed and
+starved of memory, which run where vllm is installed (`make test-vllm`)."""
 
 import dataclasses
 import json
@@ -22,7 +18,6 @@ import pytest
 import rulerkit as rk
 from rulerkit.common.errors import UserError
 from rulerkit.evaluation.evaluate import evaluate
-from rulerkit.evaluation.study import load_files
 from rulerkit.generation.example import Example, Piece
 from rulerkit.generation.generate import generate
 from rulerkit.generation.prompt_format import PromptFormat
@@ -37,6 +32,7 @@ from rulerkit.inference.vllm import NEUTRAL_ARGUMENTS
 from scripts.store_form import compare_with_server, form_of_server
 from tests.processes import gone_within, processes
 from tests.test_preflight import TEMPLATES as OTHER_TEMPLATES
+from tests.test_prompt_format import LLAMA3_LIKE
 from tests.tiny_llama import save_llama, save_tokenizer
 
 needs_vllm = pytest.mark.skipif(
@@ -81,25 +77,14 @@ TEMPLATES = {
     "plain": MESSAGES,
 }
 
-
 FAMILIES = {
     **{name: about[0] for name, about in OTHER_TEMPLATES.items()},
-    "llama-3.1": (
-        "{% if not date_string is defined %}{% set date_string = strftime_now('%d %b %Y') %}{% endif %}"
-        + OTHER_TEMPLATES["llama-3.1"][0]
-    ),
+    "llama-3.1": "{% set date_string = strftime_now('%d %b %Y') %}" + LLAMA3_LIKE,
     "gpt-oss": (
         "<|start|>system<|message|>Current date: {{ strftime_now('%Y-%m-%d') }}\n\nReasoning: "
         "{{ reasoning_effort | default('medium') }}\n\n# Valid channels: analysis, final.<|end|>"
         "{% for m in messages %}<|start|>{{ m.role }}<|message|>{{ m.content }}<|end|>{% endfor %}"
         "{% if add_generation_prompt %}<|start|>assistant{% endif %}"
-    ),
-    "nemotron": (
-        "{% set think = namespace(on=true) %}{% for m in messages %}{% if '/no_think' in m.content %}"
-        "{% set think.on = false %}{% endif %}{% endfor %}{{ '<SPECIAL_10>System\\n\\n' }}{% for m in "
-        "messages %}{% if m.role != 'system' %}{{ '<SPECIAL_11>User\\n' + m.content | trim + '\\n' }}"
-        "{% endif %}{% endfor %}{{ '<SPECIAL_11>Assistant\\n' + ('<think>\\n' if think.on else "
-        "'<think></think>') }}"
     ),
     "deepseek-v3.1": (
         "{{ bos_token }}{% for m in messages %}{% if m.role == 'system' %}{{ m.content }}{% else %}"
@@ -162,8 +147,7 @@ def test_the_forms_that_vllm_renders_are_ours(tmp_path, rulerkit):
             assert compare(tokenizer, template, address) == [], name
             if name == "gemma":  # it refuses one
                 continue
-            system = "/no_think" if name == "nemotron" else "Be brief."
-            assert compare(tokenizer, template, address, system_prompt=system) == [], name
+            assert compare(tokenizer, template, address, system_prompt="Be brief.") == [], name
         wrong = PromptFormat(tokenizer, TEMPLATES["llama"])
         said = compare_with_server(wrong, address, "m", {"chat_template": TEMPLATES["plain"]})
         assert "stands here '[INST]" in said
@@ -521,19 +505,3 @@ def test_a_server_that_cannot_start_is_one_line(tiny):
         list(one.answer(cell(one, "vt", 1024, 1)))
     message = str(caught.value)
     assert ("KV" in message, "its log is" in message, "\n" in message) == (True, True, False)
-
-
-@needs_vllm
-def test_a_trained_model_gives_the_same_answers_from_both_engines(tmp_path):
-    """Scores that are neither 0 nor 100 must agree: the small Llama beyond the length
-    that it was trained on."""
-    given = load_files(["params/sizes/small.yaml"]) | {"outputs": str(tmp_path)}
-    given |= {"lengths": [256, 512], "num_examples": 3}
-    kinds = {"transformers": {"device": "cpu"}, "vllm": {"engine_args": {"block_size": 32}}}
-    answers = []
-    for kind, more in kinds.items():
-        model = {"base": "small-llama", "engine": kind, "name": kind, **more}
-        cells = evaluate(rk.study(given, model=model), progress=False)
-        answers.append([rows([cell]) for cell in cells])
-    assert answers[0] == answers[1]
-    assert len(answers[0]) == 2 * 11

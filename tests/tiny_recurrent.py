@@ -40,7 +40,6 @@ def build(kind):
 
 NETWORKS = {"mamba": "Mamba", "mamba-2": "Mamba2", "jamba": "Jamba", "rwkv-4": "Rwkv"}
 
-
 _SIZE, _WIDE, _HEADS, _RANK = 64, 128, 2, 8
 
 
