@@ -99,3 +99,20 @@ def test_a_machine_without_slurm(root):
     groups = open_jobs(read_batch(batch(root, model("a", 4), name="qwen2.5")).jobs)
     with pytest.raises(UserError, match="sbatch is not here: run this"):
         list(submit(groups, Site()))
+
+
+@pytest.mark.parametrize(("starts", "called"), [(18, ["scontrol", "sbatch"]), (19, [])])
+def test_a_job_goes_back_into_the_queue_until_its_twentieth_start(root, tmp_path, starts, called):
+    """Where `scontrol` may not, as a new job, which is told how often this one began."""
+    for name, status in (("scontrol", 1), ("sbatch", 0)):
+        (tmp_path / name).write_text(f'echo "{name} $*" >> {tmp_path}/called; exit {status}')
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "called").touch()
+    site = {"python": "bash -c 'kill -USR1 $PPID; sleep 0.3' --"}
+    (tmp_path / "job.sh").write_text(scripts(root, site, model("m", 1))[0])
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "7"}
+    command = ["/bin/bash", tmp_path / "job.sh", str(starts)]
+    assert subprocess.run(command, env=environment, timeout=30).returncode == 0
+    lines = [line.split() for line in (tmp_path / "called").read_text().splitlines()]
+    assert [words[0] for words in lines] == called
+    assert [words[-1] for words in lines] == ["7", "19"][: len(called)]

@@ -113,28 +113,6 @@ def test_a_night_with_every_accident(make):
         assert all((night.folder / f"{name}/{notebook}.ipynb").exists() for notebook in THREE)
 
 
-def test_a_job_that_may_not_go_back_comes_again_as_another(make):
-    place = make("restarts")
-    wrapper = place.root / "bin/scontrol"
-    wrapper.parent.mkdir()
-    wrapper.write_text("#!/bin/bash\nexit 1\n")
-    wrapper.chmod(0o755)
-    setup = {"setup": ['PATH="$RULERKIT_HOME/bin:$PATH"']}
-    place.plan([held("resubmitted", 1)], ONE, setup, examples=12)
-    assert place.submit()["submitted"] == 1
-    place.wait("it holds", lambda: place.holds("resubmitted"))
-    number = place.queue()["resubmitted"].number
-    place.call("scancel", "--batch", "--signal=USR1", number)
-    place.wait("a new job waits", lambda: "resubmitted again" in place.queue())
-    place.call("scancel", number)  # its time is over
-    place.wait("it holds again", lambda: place.holds("resubmitted", life=2))
-    place.go()
-    place.wait("all have ended", lambda: not place.queue())
-    assert set(place.status().values()) == {"done"}
-    assert place.indices("resubmitted") == {"vt": [*range(12)]}
-    assert asked_in_vain(place.lives("resubmitted")) == []
-
-
 def test_a_model_over_two_nodes_has_its_share_started_on_the_other_one(make):
     """vLLM itself was not run over nodes: its build for CPUs does not know how."""
     place = make("nodes")
