@@ -21,9 +21,8 @@ BATCH = 2
 """The prompts of one call of a model: what it may be asked again when it was killed."""
 
 HELD = '''\
-"""Models by any name, `held:NAME`. Each process answers two calls, then holds on until the file `go` is there; one whose
-name begins with `never` does so for ever; `noisy` ones do not know every fifth prompt. One
-that begins with `wide` first meets a process of another node."""
+"""Models by any name, `held:NAME`. Each process answers two calls, then holds on until the file
+`go` is there."""
 
 import json, os, time
 from itertools import count
@@ -33,7 +32,6 @@ from zlib import crc32
 from rulerkit.generation.tasks import read_answer
 
 ROOT = Path(__file__).parent
-NAMES = {"job": "SLURM_JOB_ID", "node": "SLURMD_NODENAME", "gpus": "CUDA_VISIBLE_DEVICES"}
 
 
 def __getattr__(name):
@@ -41,9 +39,8 @@ def __getattr__(name):
         raise AttributeError(name)
     name = name.replace("_", "-")
 
-    def note(**more):
-        row = {"model": name, "time": time.time(), "pid": os.getpid(), "asked": []}
-        row |= {key: os.environ.get(variable) for key, variable in NAMES.items()} | more
+    def note(*asked):
+        row = {"model": name, "pid": os.getpid(), "asked": asked}
         with (ROOT / "journal.jsonl").open("a") as journal:
             journal.write(json.dumps(row) + chr(10))
 
@@ -51,13 +48,11 @@ def __getattr__(name):
         calls = count(1)
 
         def answer(prompts):
-            note(asked=[crc32(prompt.encode()) for prompt in prompts])
+            note(*(crc32(prompt.encode()) for prompt in prompts))
             held = next(calls) > 2
-            while name.startswith("never") or (held and not (ROOT / "go").exists()):
+            while held and not (ROOT / "go").exists():
                 time.sleep(0.3)
-                note()
-            noisy = name.startswith("noisy")
-            return ["" if noisy and crc32(p.encode()) % 5 == 0 else read_answer(p) or "" for p in prompts]
+            return [read_answer(prompt) or "" for prompt in prompts]
 
         return answer
 
@@ -98,12 +93,8 @@ class Row(NamedTuple):
     """A line of the journal."""
 
     model: str
-    time: float
     pid: int
     asked: list[int]
-    job: str
-    node: str
-    gpus: str | None
 
 
 class Project:
@@ -168,7 +159,6 @@ class Project:
                 about = self.call("scontrol", "show", "job", number)
                 restarts = int(about.partition("Restarts=")[2].split()[0])
                 subject = name.removeprefix(f"rulerkit-{self.run}-").rpartition("-")[0]
-                subject += " again" if subject in found else ""
                 found[subject] = Job(number, state, node, restarts)
         return found
 
@@ -187,11 +177,9 @@ class Project:
         return list(found.values())
 
     def holds(self, model, life=1):
-        """Whether a model's process of this number has answered two calls and is at its third (or
-        first, for ever)."""
+        """Whether a model's process of this number has answered two calls and is at its third."""
         lives = self.lives(model)
-        calls = sum(bool(row.asked) for row in lives[life - 1]) if len(lives) >= life else 0
-        return calls >= (1 if model.startswith("never") else 3)
+        return len(lives) >= life and sum(bool(row.asked) for row in lives[life - 1]) >= 3
 
     def go(self):
         """Let all models answer."""
