@@ -252,8 +252,8 @@ SERVED = ("--serving", "-y", "tokenizer: builtin", "--lengths", "1K,2K")
 
 @pytest.mark.parametrize("path", ["text", pytest.param("chat", marks=pytest.mark.slow)])
 def test_the_command_checks_a_server(nowhere, rulerkit, path):
-    server = started(CacheServer(BlockCache(pool=2000)))
-    few = ("-y", f"prompt_path: {path}", "-y", "seed: 1", "--requests", "110", "--lengths", "1K")
+    server = started(CacheServer(BlockCache(pool=1000)))
+    few = ("-y", f"prompt_path: {path}", "-y", "seed: 1", "--requests", "130", "--lengths", "1K")
     said = rulerkit("gate", server.url, "--serving", "-y", "tokenizer: builtin", *few)
     assert said.status == 0, said
     assert said.out.startswith("SOUND: m at 127.0.0.1")
