@@ -97,7 +97,10 @@ def fails(findings):
     return {finding.name for finding in findings if finding.level == FAIL}
 
 
-@pytest.mark.parametrize(("name", "prefix_in"), [("llama-3.1", "assistant"), ("gemma", "user")])
+@pytest.mark.parametrize(
+    ("name", "prefix_in"),
+    [("llama-3.1", "assistant"), pytest.param("gemma", "user", marks=pytest.mark.slow)],
+)
 def test_popular_templates_pass(folder, name, prefix_in):
     model = asked_of(folder(name), prefix_in=prefix_in)
     tasks = [task(name).with_corpora("builtin") for name in ("niah_multivalue", "vt", "qa_2")]
