@@ -6,7 +6,7 @@ A plug-in: `plugins: [tests.planted_readers]`. The readers of `planted/params/mo
 
 import hashlib
 import re
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -126,26 +126,22 @@ def tokens_to_end(ids, tokenizer, positions):
     return [len(ids) - tokens for tokens in before]
 
 
-# --- what is read ---------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Reading:
-    """What a prompt asks: the items of its answer, what could be confused with them, and where all
-    of these stand."""
+    """What a prompt asks: the items of its answer, what could be confused with them, and at which
+    character each of these stands: the mean for a word that occurs often, 0 for one that occurs
+    nowhere (yes and no are answers of HotpotQA)."""
 
     family: type[Task]
     items: Sequence[str]
     others: Sequence[str]
     places: Mapping[str, int]
-    """The character at which each value stands: the mean for a word that occurs often, 0 for one
-    that occurs nowhere (yes and no are answers of HotpotQA)."""
     copied: str
     """The answer of the solved example, or else the beginning of the context."""
     question: str
 
     @property
-    def text(self) -> str:
+    def text(self):
         return self.family.join(self.items) or self.family.nothing
 
 
@@ -154,55 +150,38 @@ _OPENINGS = {"variable_tracking": "Memorize and track", "common_words": "Memoriz
 
 def read(text):
     """The reading of a prompt of RULER; None where the text is none."""
-    for family in all_families():
-        items = family.read(text)
-        if items is not None and family.family not in ("niah", "question_answering"):
-            break
-        if items is not None:
-            return _of_needles(family, items, text)
-    else:
+    readings = [(family, family.read(text)) for family in all_families()]
+    family, items = next(((f, items) for f, items in readings if items is not None), (None, []))
+    if family is None:
         return None
+    asked = list(re.finditer(family.question_form, text))[-1]
 
     # The last opening is that of the question; a solved example may stand before it.
     opening = text.rfind(_OPENINGS.get(family.family, "coded words."))
     start = max(0, opening)
-    asked = list(re.finditer(family.question_form, text))[-1].start()
-    if family.family == "variable_tracking":
-        found = list(re.finditer(r"VAR (?P<item>[A-Z]+) = \S", text[start:asked]))
-        others = [name for name in dict.fromkeys(m["item"] for m in found) if name not in items]
-    else:
-        found = list(family.entry.finditer(text[start:asked]))
-        ranked = Counter(m["item"] for m in found).most_common(2 * len(items))
-        others = [word for word, _ in ranked if word not in items]
-    shown = text[:start].rpartition(":")[2].split() if start else []
-    context = text[start:asked].partition("\n")[2].split()[:_COPIED_WORDS] if opening >= 0 else []
-    copied = " ".join(shown or context)
-    return Reading(family, items, others, _places([*items, *others], found, start), copied, "")
+    context = text[start : asked.start()]
+    one_of_items = "|".join(map(re.escape, items)) or "(?!)"
+    patterns = {
+        "niah": r"special magic \w+s for .+? is: (?P<item>[^.\n]+)\.",
+        "variable_tracking": r"VAR (?P<item>[A-Z]+) = \S",
+        "question_answering": f"(?P<item>{one_of_items})",
+    }
+    pattern = patterns.get(family.family) or family.entry
+    starts = defaultdict(list)
+    for match in re.finditer(pattern, context):
+        starts[match["item"]].append(start + match.start())
 
-
-def _of_needles(family, items, text):
-    asked = list(re.finditer(family.question_form, text))[-1]
-    if family.family == "niah":
-        needle = rf"special magic {asked[1]}s for (.+?) is: (?P<item>[^.\n]+)\."
-        question = ""
-    else:
-        needle = f"(?P<item>{'|'.join(map(re.escape, items)) or '(?!)'})"
-        question = re.split(rf"{re.escape(DIRECT)}| Answer:|<\|", asked[1])[0].strip()
-    found = list(re.finditer(needle, text[: asked.start()]))
-    others = [m["item"] for m in found if m["item"] not in items]
-    return Reading(family, items, others, _places([*items, *others], found, 0), "", question)
-
-
-def _places(values, found, start):
-    # A word that is asked for may stand in a text a thousand times.
-    starts = {value: [] for value in values}
-    for match in found:
-        if match["item"] in starts:
-            starts[match["item"]].append(start + match.start())
-    return {value: sum(places) // max(1, len(places)) for value, places in starts.items()}
-
-
-# --- effects --------------------------------------------------------------------------------------
+    # Of the words of a list or text the most frequent ones could be confused.
+    others = sorted(set(starts) - set(items), key=lambda one: (-len(starts[one]), starts[one][0]))
+    others = others if family.family in patterns else others[: len(items)]
+    places = {one: int(np.mean(starts[one] or [0])) for one in (*items, *others)}
+    copied = ""
+    if family.family in _OPENINGS:
+        shown = text[:start].rpartition(":")[2].split()
+        beginning = context.partition("\n")[2].split() if opening >= 0 else []
+        copied = " ".join(shown or beginning[:_COPIED_WORDS])
+    question = re.split(rf"{re.escape(DIRECT)}| Answer:|<\|", asked[1] or "")[0].strip()
+    return Reading(family, items, others, places, copied, question)
 
 
 class Fixed(NamedTuple):

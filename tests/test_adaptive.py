@@ -95,9 +95,6 @@ def test_the_error_is_spent_over_all_looks(looks):
     assert 0.09 < outside < 0.105
 
 
-# --- models ---------------------------------------------------------------------------------------
-
-
 def evaluate(outputs, model=NOISY, **parameters):
     given = {"tasks": ["vt"], "lengths": list(LENGTHS), "num_examples": "adaptive"} | parameters
     study = rk.study(model=model, outputs=str(outputs), **given)

@@ -60,8 +60,6 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-# --- addresses ------------------------------------------------------------------------------------
-
 ADDRESSES = {
     "LOCALHOST:{}": "http://localhost:{}",
     "HTTP://LocalHost:{}/v1/models": "http://localhost:{}/v1",
@@ -95,9 +93,6 @@ def test_what_is_no_address(folder):
     (folder / "own.yaml").write_text("model: localhost:8000")
     with pytest.raises(rk.UserError, match="under `base_url`"):
         rk.load_model("own.yaml")
-
-
-# --- why nothing answers --------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -153,8 +148,6 @@ def test_why_nothing_answers(server, monkeypatch):
     for reason in reasons("http://model.test/v1"):
         assert "NO_PROXY=model.test leads around a proxy" in reason
 
-
-# --- keys and headers -----------------------------------------------------------------------------
 
 BAD_KEYS = {f"“{KEY}”": "a typographic quote", f"{KEY}\r\n": "a line end"}
 
@@ -244,9 +237,6 @@ def test_a_key_stays_with_its_server(recorders, folder, monkeypatch):
     assert client(ours, base_url=theirs.url).address().key == ""
 
 
-# --- replies in odd clothes -----------------------------------------------------------------------
-
-
 def parts(choice):
     thought = {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}
     other = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]}
@@ -286,9 +276,6 @@ def test_a_usage_of_any_type(is_counted, server):
 
     server.amend = amend
     ask_and_check(client(server, prompt_path="text", max_retries=0))
-
-
-# --- lists of models ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("value", "limit"), [("131072", 131072), (1e400, None), ([5], None)])

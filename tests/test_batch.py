@@ -40,9 +40,6 @@ def plan(project, content, **settings):
     return read_batch(path, settings)
 
 
-# --- planning -------------------------------------------------------------------------------------
-
-
 @needs_extras
 def test_the_demo_as_it_would_run(tmp_path):
     project = Project(tmp_path / "project")
@@ -123,9 +120,6 @@ def test_errors_are_found_before_anything_runs(project, content, says):
     assert not (project / "outputs").exists()
 
 
-# --- jobs -----------------------------------------------------------------------------------------
-
-
 def test_a_job_for_each_model_and_one_for_each_notebook_over_several(project):
     notebook(project / "notebooks/40_found.ipynb", 'run = "main"\noutputs = "outputs"\n', FREE)
     more = {"notebook": "20_fails", "models": ["mute"], "parameters": {"num_examples": 4}}
@@ -167,9 +161,6 @@ def test_no_notebook_is_forgotten_whomever_it_asks(project):
         "mute 40_asks_nobody": ("mute",),
         "reader-1024 40_asks_nobody": ("reader-1024",),
     }
-
-
-# --- running, and running again -------------------------------------------------------------------
 
 
 class Ran(NamedTuple):

@@ -38,8 +38,6 @@ def lines(table):
         yield [field.strip() for field in line.split("|")]
 
 
-# --- the paper's own tables -----------------------------------------------------------------------
-
 PRINTED = """
 v3 | Only half of the models that claim 32K      | H | ^10 of 17;
 v1 | Of ten models only GPT-4, Command-R, Yi and | H | Command-R .* Mixtral
@@ -91,8 +89,6 @@ def test_points_are_no_shares_of_the_start():
     assert row.verdict == LETTERS["F"]
     assert "loses more by: -5.4" in row.seen
 
-
-# --- made-up scores -------------------------------------------------------------------------------
 
 EIGHT_KEYS = "niah_multikey_1-num_keys_8"
 MANY_QUERIES = "niah_multiquery-num_keys_8-num_queries_8"
@@ -220,8 +216,6 @@ def test_a_claim_of_ones_own_and_what_is_refused():
     with pytest.raises(UserError, match="unknown model among those shown 'mine'"):
         rk.claims(frame, reference="mine")
 
-
-# --- labels and correlations ----------------------------------------------------------------------
 
 ERRORS = """
 Beyond 128K UUIDs     | H | m | niah_single_3@262144: 9 incomplete uuid, 50 complete

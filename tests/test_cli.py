@@ -73,9 +73,6 @@ def table(text):
     return {line[1]: re.findall(r"(\d+\.\d) \(", line[2]) for line in lines if line}
 
 
-# --- help -----------------------------------------------------------------------------------------
-
-
 def test_help_of_each_command_teaches(rulerkit, monkeypatch):
     monkeypatch.setenv("TERMINAL_WIDTH", "200")
     shown = rulerkit("--help").out
@@ -88,9 +85,6 @@ def test_help_of_each_command_teaches(rulerkit, monkeypatch):
                 words = re.sub(r"\[.*?\]|[A-Z]{4,}|-\w\b", "", option[2]).split()
                 assert len(words) >= 2, line
     assert re.fullmatch(r"rulerkit \d+\.\d+\.\d+\n", rulerkit("--version").out)
-
-
-# --- tasks, show, generate ------------------------------------------------------------------------
 
 
 def test_tasks_lists_all_with_their_settings(rulerkit):
@@ -140,9 +134,6 @@ def test_generate_writes_upstreams_lines(rulerkit, tmp_path):
     names = [f"{n}/data/{t}/validation.jsonl" for n in (1024, 2048) for t in ("qa_2", "vt")]
     assert list(tree(grid)) == names
     assert (grid / names[2]).read_bytes() == file.read_bytes()
-
-
-# --- evaluate -------------------------------------------------------------------------------------
 
 
 def test_evaluate_prints_a_table_per_model_and_keeps_the_rows(project, rulerkit):
@@ -215,9 +206,6 @@ def test_interrupted_it_says_how_to_resume(project):
     assert not list(folder.rglob("*.lock"))
 
 
-# --- score ----------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def in_memory(evaluated):
     """Task -> score of reader-1024 at each length, never written to a file."""
@@ -266,9 +254,6 @@ def test_score_of_ours_upstreams_and_the_harness_files(project, rulerkit, tmp_pa
     assert table(rulerkit("report", "--by", "task", tmp_path / "harness").out) == in_memory
 
 
-# --- report ---------------------------------------------------------------------------------------
-
-
 def test_report_in_each_format(project, rulerkit, in_memory, tmp_path):
     shows = {
         "text": r"perfect .*100\.0",
@@ -293,9 +278,6 @@ def test_report_in_each_format(project, rulerkit, in_memory, tmp_path):
         assert (row["stand_in"] == "True") == (row["task"] != "vt")
         if row["model"] == "reader-1024":
             assert f"{score:.1f}" == in_memory[row["task"]][row["length"] == "2048"]
-
-
-# --- bad input ------------------------------------------------------------------------------------
 
 
 def refused(ended, *says):

@@ -51,9 +51,6 @@ def outputs(made, tmp_path):
     return Path(shutil.copytree(made, tmp_path / "outputs"))
 
 
-# --- differences ----------------------------------------------------------------------------------
-
-
 def pairs(num_tasks, num_lengths, n, **lost):
     """All right for A; B loses the first so many examples of `task_length`, such as t0_1=3."""
     rows = [
@@ -229,9 +226,6 @@ def test_a_baseline_of_the_same_name_and_files_of_other_programs(made, tmp_path)
     assert "task." not in " ".join(found.notes)
 
 
-# --- pairing --------------------------------------------------------------------------------------
-
-
 def test_other_prompts_are_refused_and_named(outputs):
     path = outputs / "predictions/main/reader-1024/vt/2048.jsonl"
     change_rows(path, digest="0" * 16)
@@ -269,16 +263,11 @@ def test_what_cannot_be_compared_is_said_in_one_line(made, a, options, message):
     assert "\n" not in str(error.value)
 
 
-# --- verdicts -------------------------------------------------------------------------------------
-
-
 def test_the_number_of_examples_it_would_take(made):
     verdict = rk.compare("main/perfect", "again/perfect", margin=1, outputs=made).verdict
     z2 = 1.959964**2  # nothing flips: the limit -z2 / (N + z2) is to lie above -1 point; 6 cells
     assert verdict.needed == pytest.approx(99 * z2 / 6, abs=2)
 
-
-# --- command --------------------------------------------------------------------------------------
 
 WORSE_BY = (
     "WORSE: all tasks at 2K -62.5 points (95 % CI -78.9 to -38.3); 0 of 6 cells\n\nB - A (poi"

@@ -68,8 +68,6 @@ def environment(*changes):
     return how
 
 
-# --- which cells share a table --------------------------------------------------------------------
-
 REFUSED = [
     ("main/perfect/vt/2048", "seed", 43, "seed 42, perfect vt 2048 with 43"),
     # a model that differs from itself comes before one that differs from another model
@@ -97,9 +95,6 @@ def test_cells_that_do_not_share_a_table(outputs, where, field, value, says):
     assert "\n" not in message
 
 
-# --- footnotes ------------------------------------------------------------------------------------
-
-
 def test_footnotes_name_what_differs_and_which_model_had_it(outputs):
     moved = {"host": "elsewhere", "platform": "another", "path": "/moved"}
     one = {"gpu": "H100", "git": "abc1234" + "0" * 33, "device": "cuda:0", **moved}
@@ -113,9 +108,6 @@ def test_footnotes_name_what_differs_and_which_model_had_it(outputs):
         "Environments differ: gpu H100 (perfect reader, reader (1K window)), A100 (reader (1K "
         "window)); commit abc1234 (perfect reader), def5678-dirty (reader (1K window))."
     ]
-
-
-# --- where tables are made ------------------------------------------------------------------------
 
 
 def test_report_and_score_refuse_to_mix_and_print_footnotes(outputs, rulerkit):

@@ -28,9 +28,6 @@ def test_the_demo_has_every_notebook():
     assert {job.notebook.stem for job in read_batch(DEMO).jobs if job.notebook} == there
 
 
-# --- what was planted -----------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("demo") / "outputs"

@@ -15,8 +15,6 @@ import rulerkit as rk
 ROOT = Path(__file__).resolve().parent.parent
 
 
-# --- the action -----------------------------------------------------------------------------------
-
 ENDS = [(0, "fail", 0), (1, "pass", 1), (3, "fail", 3), (3, "pass", 0), (2, "pass", 2)]
 
 
@@ -47,9 +45,6 @@ def test_the_options_of_the_action_are_those_of_the_gate():
     assert {*re.findall(r"(--(?!from)[a-z-]+)", script)} <= known
 
 
-# --- assistants -----------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_the_commands_of_the_skill_run(tmp_path, monkeypatch, rulerkit):
     monkeypatch.chdir(tmp_path)
@@ -61,9 +56,6 @@ def test_the_commands_of_the_skill_run(tmp_path, monkeypatch, rulerkit):
         for command in block.strip().splitlines():
             ended = rulerkit(*command.split()[1:])
             assert ended.status in ((0, 1, 3) if " compare " in command else (0,)), ended.err
-
-
-# --- NeMo Gym -------------------------------------------------------------------------------------
 
 
 def rewarded(subset, text, references):

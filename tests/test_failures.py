@@ -133,9 +133,6 @@ def test_the_answer_that_is_given_without_context():
     assert labels_of([guesses, other])[-1] == "nothing recognised"
 
 
-# --- examples again -------------------------------------------------------------------------------
-
-
 def test_examples_that_cannot_be_generated_again():
     cell = cell_of(asked("qa_1"), {0: "wrong"})
     result = cell.record["result"]
@@ -150,8 +147,6 @@ def test_examples_that_cannot_be_generated_again():
     cell.rows[0]["pred"] = cell.rows[0]["outputs"][0]
     assert labels_of([cell]) == ["complete"], "what is right needs no example"
 
-
-# --- planted --------------------------------------------------------------------------------------
 
 RATES = [
     ({"confuse": 0.4}, "niah_multikey_2", "near distractor", 0.4),

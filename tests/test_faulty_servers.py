@@ -14,8 +14,6 @@ from tests.test_openai import PROBE, ask, ask_and_check, client, error, server, 
 
 __all__ = ["server"]
 
-# --- statuses -------------------------------------------------------------------------------------
-
 
 @pytest.mark.parametrize("status", [401, 404])
 def test_a_server_that_has_answered_may_refuse_once(server, status):
@@ -41,8 +39,6 @@ def test_a_server_that_has_answered_may_refuse_once(server, status):
     assert (answers, len(server.real) - before) == ({}, 1)
     assert f"HTTP {status}" in problem
 
-
-# --- replies --------------------------------------------------------------------------------------
 
 BAD = [deep(100_000), '{"error": {"message": ' + deep(150) + ', "code": []}}', ""]
 
@@ -90,8 +86,6 @@ def test_a_prompt_that_was_cut_once_is_its_own_failure_and_a_row_of_them_ends_th
     assert "in a row had no answer (the server cut the prompt" in problem
     assert len(answers) == 4
 
-
-# --- all kinds together ---------------------------------------------------------------------------
 
 ROUNDS = 4  # examples of each kind
 KILLS = 3

@@ -33,9 +33,6 @@ def answered(home):
     return evaluate(["reader-1024", "perfect"])
 
 
-# --- evaluate and study ---------------------------------------------------------------------------
-
-
 def test_evaluate_takes_a_model_or_several(home):
     Path("mine.yaml").write_text("model: {window: 700, name: mine}\n")
     variant = {"base": "reader-4096", "window": 512}
@@ -71,9 +68,6 @@ def test_a_study_takes_no_parameters_beside_it(home):
         rk.evaluate([study, "perfect"])
     with pytest.raises(rk.UserError, match="two models are named"):
         rk.evaluate("perfect", model="mute")
-
-
-# --- cells, places, rows --------------------------------------------------------------------------
 
 
 def test_cells_places_and_rows_mean_the_same(answered):
@@ -148,9 +142,6 @@ def test_anything_else_is_one_line(home, function):
         assert "\n" not in str(caught.value)
 
 
-# --- a row is its prompt again --------------------------------------------------------------------
-
-
 @needs_extras
 def test_a_row_becomes_its_prompt_again(home):
     def answer(prompts):
@@ -202,8 +193,6 @@ def test_a_corpus_that_is_another_or_gone_is_named(home, monkeypatch):
         rk.example_of(row)
 
 
-# --- keys that nothing uses -----------------------------------------------------------------------
-
 UNUSED = {
     "evaluate perfect": "hops: 6",
     "check perfect": "hops: 6",
@@ -237,9 +226,6 @@ def test_a_key_that_a_study_does_not_use_is_an_error(home):
         for function in (rk.study, rk.evaluate):
             with pytest.raises(rk.UserError, match=said):
                 function("perfect", **{key: 1})
-
-
-# --- errors in a notebook -------------------------------------------------------------------------
 
 
 def test_an_error_is_one_sentence_in_a_notebook(capsys):

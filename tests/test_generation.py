@@ -54,9 +54,6 @@ def check_example(example, bos, tokenizer):
         assert all(any(reference in text for text in texts) for reference in example.references)
 
 
-# --- every vocabulary, every task -----------------------------------------------------------------
-
-
 @pytest.mark.parametrize("length", [1024, 4096])
 def test_every_task_fits_and_fills(vocabulary, length):
     form = rk.PromptFormat(vocabulary, template="base")
@@ -109,9 +106,6 @@ def test_where_pieces_cannot_be_joined_prompts_are_encoded_whole(data):
         assert filled(example) >= (97 if name in QA else 99)
 
 
-# --- the same example from anywhere ---------------------------------------------------------------
-
-
 def fingerprint(example):
     """What defines an example: prompt, references, answer tokens."""
     parts = [example.prompt, *example.references, str(example.max_new_tokens)]
@@ -149,9 +143,6 @@ def test_lengths_are_paired(name):
         if rk.task(name).category != "aggregation":
             apart = [abs(a - b) for a, b in zip(short.depths, long.depths, strict=True)]
             assert max(apart) < coarse[rk.task(name).category], (short.depths, long.depths)
-
-
-# --- what does not fit ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("spec", [*rk.THIRTEEN, {"base": "qa_1", "context": "none"}])

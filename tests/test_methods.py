@@ -21,9 +21,6 @@ def needles(form, count, base="niah_multikey_1", length=256):
     return rk.generate(made, length, count, prompt_format=form)
 
 
-# --- the parts of a prompt ------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("template", ["base", "llama3", "glm"])
 def test_parts_joined_are_the_prompt(vocabulary, template):
     form = rk.PromptFormat(vocabulary, template=template)
@@ -91,9 +88,6 @@ def test_tables_say_that_the_context_was_compressed(tmp_path):
     assert note in rk.plots.remarks(summary.cells)
 
 
-# --- functions that fail --------------------------------------------------------------------------
-
-
 class Capricious:
     """Answers with the number of the call; has no answer for one prompt, and raises at another."""
 
@@ -138,9 +132,6 @@ def test_a_function_that_only_raises_ends_the_work_with_the_first_example(tmp_pa
     assert "\n" not in said
     for part in ("first 8 prompts", "NameError", "line "):
         assert part in said
-
-
-# --- a checkpoint whose context is compressed -----------------------------------------------------
 
 
 def texts(one, examples):

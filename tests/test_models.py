@@ -37,9 +37,6 @@ def one_line(words):
     assert "\n" not in str(caught.value)
 
 
-# --- what a parameter file may say ----------------------------------------------------------------
-
-
 @pytest.fixture
 def project(tmp_path, monkeypatch):
     (tmp_path / "params" / "models").mkdir(parents=True)
@@ -65,9 +62,6 @@ def test_names_of_models_and_of_their_variants(project):
     assert "label" not in variant
     other = read_spec(base | {"path": "org/eight"})
     assert (other["name"], "label" in other) == ("eight", False)
-
-
-# --- functions ------------------------------------------------------------------------------------
 
 
 def test_a_function_is_a_model():
@@ -122,9 +116,6 @@ def test_an_entry_is_called_when_it_is_first_asked(project, monkeypatch):
     ]:
         with one_line(words):
             answers(rk.load_model({"entry": entry, "name": "m"}), asked)
-
-
-# --- transformers: a tiny random model with real weights and a real tokenizer, on disk ------------
 
 
 @pytest.fixture(scope="module")

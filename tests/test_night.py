@@ -32,9 +32,6 @@ def batch_of(project, *models, **parameters):
     return project.batch(content | {"parameters": parameters})
 
 
-# --- signals and power cuts -----------------------------------------------------------------------
-
-
 def power_cut(batch):
     batch.kill_everything()
 
@@ -155,9 +152,6 @@ def test_a_step_that_is_killed_is_told_and_tried_again(project):
     assert re.search(r"^done +a predictions +1/1 cells", said, re.MULTILINE)
 
 
-# --- a host that died -----------------------------------------------------------------------------
-
-
 def lock_elsewhere(lock, expires):
     """The lock of a process on another machine, by an owner with a job number."""
     lock.parent.mkdir(parents=True, exist_ok=True)
@@ -178,9 +172,6 @@ def test_a_job_of_a_living_host_is_left_to_it_and_that_of_a_dead_one_taken_over(
     assert [step.state for step in statuses([job])] == ["missing"]
     assert [status.state for status in outcomes(execute([job]))] == ["done"]
     assert not lock.exists()
-
-
-# --- two batches on one machine -------------------------------------------------------------------
 
 
 @pytest.mark.slow

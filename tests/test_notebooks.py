@@ -26,17 +26,14 @@ MOST_CELLS = 13  # the question, its parameters, its study, and ten more
 SMALL = {"lengths": [4096, 8192], "seed": 7}
 
 
-# --- rules ----------------------------------------------------------------------------------------
-
 PROGRAMS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.While, ast.Lambda, ast.Try)
 """What no cell holds; a figure may draw its lines in a loop, and leave a panel out."""
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_is_plain_enough_to_be_read(path):
-    """Valid, short, saved as Jupyter saves it, without outputs; first the question, perhaps a cell
-    that installs rulerkit, then the parameters; no programs in its cells, no results in its text. The notebook of the whole paper
-    alone is long, has outputs, and tells results in its text."""
+    """First the question, perhaps a cell that installs rulerkit, then the parameters; no programs.
+    The notebook of the whole paper alone is long, has outputs, and tells results in its text."""
     is_plain = path.stem != THE_PAPER
     text = path.read_text(encoding="utf-8")
     assert text == json.dumps(json.loads(text), indent=1, ensure_ascii=False) + "\n"
@@ -82,9 +79,6 @@ def test_a_notebook_is_plain_enough_to_be_read(path):
     inspected = papermill.inspect_notebook(path)
     assert set(inspected) == set(names)
     assert all(entry["help"] for entry in inspected.values())
-
-
-# --- running --------------------------------------------------------------------------------------
 
 
 def run(name, folder, **parameters):
@@ -138,77 +132,31 @@ def test_the_notebook_of_the_paper_judges_a_model_beside_it(tmp_path):
 
 
 @pytest.mark.slow
-def test_tasks(tmp_path):
-    from rulerkit.generation.tasks import THIRTEEN
-
-    cells = run("17_tasks", tmp_path, **SMALL)
-    page = shown(cells, "examples", "text/html")
-    assert all(f"<b>{task}</b>" in page for task in THIRTEEN)
-    assert shown(cells, "figure-1", "image/png")
-    assert files(tmp_path / "outputs") == {
-        f"figures/main/17_tasks/figure_1{s}" for s in (".pdf", ".png", ".tex", ".txt")
-    }
-
-
-@pytest.mark.slow
 def test_main_results_of_one_model(tmp_path):
     cells = run("01_main_results", tmp_path, model="reader-4096", num_examples=4, **SMALL)
     by_task = shown(cells, "tasks", "text/markdown")
     assert by_task.count("100.0 (") >= 13
     assert "| qa_2 |" in by_task
-    leader = next(
-        line
-        for line in shown(cells, "leaderboard", "text/markdown").splitlines()
-        if "reader" in line
-    )
+    leader = re.search(".*reader.*", shown(cells, "leaderboard", "text/markdown"))[0]
     assert leader.split(" | ")[2].startswith("4K"), "the effective length of a reader is its window"
-    assert "**100.0**" in leader
     assert "no scores of these models" in shown(cells, "beside", "text/markdown")
-    assert shown(cells, "score-by-length", "image/png")
-    assert shown(cells, "tasks-by-length", "image/png")
     outputs = tmp_path / "outputs"
     ends = (".pdf", ".png", ".tex", ".txt")
     made = {f"reader-4096{name}{end}" for name in ("", "-tasks") for end in ends}
     assert files(outputs / "figures/main/01_main_results") == made
-    made = {
-        "reader-4096" + end
-        for end in (
-            ".md",
-            ".csv",
-            ".tex",
-            "-notes.tex",
-            "-tasks.md",
-            "-against-paper.csv",
-            "-claims.csv",
-            "-claims.tex",
-            "-claims-notes.tex",
-        )
-    }
+    ends = [
+        ".md",
+        ".csv",
+        ".tex",
+        "-notes.tex",
+        "-tasks.md",
+        "-against-paper.csv",
+        "-claims.csv",
+        "-claims.tex",
+    ]
+    made = {f"reader-4096{end}" for end in (*ends, "-claims-notes.tex")}
     assert files(outputs / "tables/main/01_main_results") == made
     assert len(list((outputs / "predictions/main/reader-4096").rglob("*.jsonl"))) == 26
-
-
-@pytest.mark.slow
-def test_main_results_of_several_models_and_other_tasks(tmp_path):
-    models = ["reader-4096", "perfect", {"base": "perfect", "name": "p2", "label": "Llama3.1 (8B)"}]
-    tasks = ["niah_single_1", {"base": "niah_multikey_1", "num_keys": 8}]
-    cells = run(
-        "01_main_results",
-        tmp_path,
-        models=models,
-        tasks=tasks,
-        lengths=[4096],
-        num_examples=2,
-        run="other",
-    )
-    leaderboard = shown(cells, "leaderboard", "text/markdown")
-    assert "No effective length" in leaderboard
-    assert "mean of 2 tasks (niah_single_1, " in leaderboard
-    beside = shown(cells, "beside", "text/html")
-    assert "paper_effective_length" in beside, "a model that the paper has stands beside its row"
-    assert "not comparable: protocol" in beside
-    assert "WARNING" in beside
-    assert (tmp_path / "outputs/figures/other/01_main_results/reader-4096+perfect+p2.pdf").is_file()
 
 
 @pytest.mark.slow
@@ -233,26 +181,6 @@ def test_a_notebook_waits_for_a_cell_that_another_process_writes(tmp_path):
     line = shown(cells, "evaluate", "text/plain")
     assert re.fullmatch(r"[\d.]+k tokens in \d+ s", line, re.IGNORECASE)
     assert len((folder / "vt/1024.jsonl").read_text().splitlines()) == 2
-
-
-@pytest.mark.slow
-def test_saved_tables_say_what_they_show(tmp_path):
-    """Two models of one label, and one task, whose map is drawn."""
-    models = [{"base": "reader-4096", "name": name, "label": "Ours"} for name in ("ra", "rb")]
-    asked = {"tasks": ["niah_single_2"], "lengths": [1024], "num_examples": 2}
-    run("15_depth", tmp_path, models=models, **asked)
-    folder = tmp_path / "outputs/tables/main/15_depth"
-    assert files(folder) == {"ra+rb.csv", "ra+rb.tex", "ra+rb-notes.tex"}
-    text = "\n" + (folder / "ra+rb-notes.tex").read_text(encoding="utf-8")
-    for note in (
-        "Models: Ours [ra], Ours [rb].",
-        "n = 2 examples per task and length, scores in percent.",
-        "Not comparable with the paper: reference readers, synthetic texts.",
-    ):
-        assert f"\n{note}\n" in text
-
-
-# --- in Google Colab ------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -283,9 +211,5 @@ def test_notebooks_install_rulerkit_where_it_is_missing(tmp_path):
             text.replace(f"git+{address}", checkout.as_uri()), encoding="utf-8"
         )
         asked = [] if name == "17_tasks" else small
-        subprocess.run(
-            [programs / "papermill", "in.ipynb", "out.ipynb", *asked],
-            cwd=tmp_path,
-            env=clean,
-            check=True,
-        )
+        command = [programs / "papermill", "in.ipynb", "out.ipynb", *asked]
+        subprocess.run(command, cwd=tmp_path, env=clean, check=True)

@@ -39,9 +39,7 @@ def mean_of(rows):
 
 
 def same(one, other):
-    np.testing.assert_allclose(
-        np.asarray(one, dtype=float), np.asarray(other, dtype=float), atol=2e-4
-    )
+    np.testing.assert_allclose(np.array(one, float), np.array(other, float), atol=2e-4)
 
 
 @pytest.mark.slow
@@ -51,24 +49,16 @@ def test_scores_have_one_interval(scores):
     cells = summary.cells[summary.cells["model"] == "reader-4096"].set_index(["task", "length"])
     for (task, length), examples in reader.groupby(["task", "length"]):
         same(cells.loc[(task, length), ["score", *LIMITS]], mean_of(examples))
-    means = summary.lengths[
-        (summary.lengths["model"] == "reader-4096") & (summary.lengths["category"] == "all")
-    ]
+    whole = "model == 'reader-4096' and category == 'all'"
+    means = summary.lengths.query(whole)
     for _, mean in means.iterrows():
-        same(
-            mean[["score", *LIMITS]],
-            mean_of(reader[reader["length"] == mean["length"]]),
-        )
-    model = summary.models[
-        (summary.models["model"] == "reader-4096") & (summary.models["category"] == "all")
-    ].iloc[0]
+        same(mean[["score", *LIMITS]], mean_of(reader[reader["length"] == mean["length"]]))
+    model = summary.models.query(whole).iloc[0]
     same(model[["avg", "avg_low", "avg_high"]], mean_of(reader))
     row = boards(scores)[0].rows.query("source == 'ours' and model.str.contains('4K')").iloc[0]
     assert row[["avg", "avg_low", "avg_high"]].isna().all(), "not all six lengths"
-    same(
-        [row[f"{n}_{limit}"] for n in ("4K", "8K") for limit in LIMITS],
-        means[LIMITS].to_numpy().ravel(),
-    )
+    columns = ["4K_low", "4K_high", "8K_low", "8K_high"]
+    same(row[columns], means[LIMITS].to_numpy().ravel())
     (bars,) = score_by_length(means).collections
     for bar, (_, mean) in zip(bars.get_segments(), means.iterrows(), strict=True):
         same(bar, [[mean["length"], mean["low"]], [mean["length"], mean["high"]]])

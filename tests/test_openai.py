@@ -6,7 +6,6 @@ import re
 import threading
 import time
 from contextlib import contextmanager
-from dataclasses import replace
 
 import pytest
 
@@ -66,15 +65,12 @@ def ask(model, examples):
     return answers, failure
 
 
-def right(examples, answers):
-    return [string_match_all(answers[i].text, examples[i].references) == 1 for i in sorted(answers)]
-
-
 def ask_and_check(model, number=2, **more):
     """All examples are answered, and rightly."""
     examples = some(model, number, **more)
     answers, problem = ask(model, examples)
-    assert (problem, right(examples, answers)) == ("", [True] * number)
+    scores = [string_match_all(answers[i].text, examples[i].references) for i in sorted(answers)]
+    assert (problem, scores) == ("", [1] * number)
     return examples, answers
 
 
@@ -82,47 +78,22 @@ def error(message, **more):
     return {"error": {"message": message, **more}}
 
 
-# --- a server as it should be ---------------------------------------------------------------------
-
-
 def test_one_example_is_sent_in_the_order_of_the_caller(server):
-    """With fields of the caller in the request, and with other texts in the prompt."""
     model = client(server, prompt_path="ids")
-    example = some(model, 1)[0]
-    (needle,) = [piece for piece in example.blocks if piece.role == "needle"]
-    changed = replace(needle, text=needle.text.replace(needle.value, "7654321"), value="7654321")
-    blocks = [changed if block is needle else block for block in example.blocks]
-    ids = load_tokenizer("builtin").encode("".join(block.text for block in blocks))
-    twin = replace(example, blocks=tuple(blocks), whole_ids=ids)
-
-    for sent, value in ((twin, "7654321"), (example, example.references[0]), (twin, "7654321")):
-        answer = model.send(sent, cache_salt=value)
-        assert value in answer.text
-        assert answer.usage["prompt_tokens"] == sent.num_tokens
+    examples = some(model, 2)
+    for index in (1, 0, 1):
+        answer = model.send(examples[index], cache_salt=str(index))
+        assert examples[index].references[0] in answer.text
+        assert answer.usage["prompt_tokens"] == examples[index].num_tokens
         assert answer.usage["cached_tokens"] == 128
-    salts = [body.get("cache_salt") for body in server.real]
-    assert salts[-3:] == ["7654321", example.references[0], "7654321"]
+    assert [body["cache_salt"] for body in server.real[-3:]] == ["1", "0", "1"]
 
     server.behave = lambda body: (400, {}, error("no"))
-    assert isinstance(model.send(example), Failure), "this example alone"
+    assert isinstance(model.send(examples[0]), Failure), "this example alone"
     server.behave = lambda body: (402, {}, error("no credit"))
     with pytest.raises(UserError, match="no credit"):
-        model.send(example)
+        model.send(examples[0])
     model.close()
-
-
-@pytest.mark.parametrize("path", ["ids", "text", "chat"])
-def test_every_path_sends_the_whole_prompt(server, path):
-    model = client(server, prompt_path=path)
-    assert model.prompt_format.form == ("gpt-4" if path == "chat" else "base")
-    for name in ("niah_multiquery", "vt"):
-        examples, answers = ask_and_check(model, name=name)
-        for index, answer in answers.items():
-            assert answer.usage["prompt_tokens"] == examples[index].num_tokens
-            assert answer.usage["completion_tokens"] == answer.num_tokens
-            assert answer.usage["cached_tokens"] == 128
-    body, most = server.real[-1], examples[0].max_new_tokens
-    assert (body["temperature"], body["max_tokens"], body["model"]) == (0, most, "m")
 
 
 def test_a_cell_is_stored_with_its_path_and_what_it_took(server, tmp_path):
@@ -147,8 +118,6 @@ def test_requests_are_under_way_together(server):
     assert server.most_at_once == 4
 
 
-# --- paths and the BOS ----------------------------------------------------------------------------
-
 TEMPLATE = "{{ bos_token }}<|user|>{{ messages[-1]['content'] }}<|end|><|assistant|>"
 
 
@@ -163,59 +132,26 @@ def folder(tmp_path_factory):
     return made
 
 
-@pytest.mark.parametrize(
-    ("path", "template", "adds_bos"),
-    [
-        ("ids", "auto", True),
-        ("ids", "base", False),
-        ("text", "auto", False),
-        ("text", "auto", True),
-        ("text", "base", True),
-    ],
-)
-def test_exactly_one_bos_whoever_adds_it(folder, path, template, adds_bos):
-    with serving(ReaderServer(load_tokenizer(str(folder)), adds_bos)) as server:
-        model = client(server, tokenizer=str(folder), prompt_path=path, template=template)
-        assert model.server.adds_bos == adds_bos
-        examples, answers = ask_and_check(model)
-        prompts = [examples[i].ids.tolist() for i in (0, 1)]
-        assert [answers[i].usage["prompt_tokens"] for i in (0, 1)] == [*map(len, prompts)]
-        for body in server.real:
-            sent = body["prompt"]
-            ids = sent if path == "ids" else server.tokenizer.encode(sent).tolist()
-            assert ids.count(0) == (0 if adds_bos else 1)
-            assert [0] * adds_bos + ids in prompts
-
-
 def test_a_server_adds_no_bos_that_the_template_leaves_out(folder):
-    about = {
-        "tokenizer": str(folder),
-        "prompt_path": "text",
-        "template": TEMPLATE.removeprefix("{{ bos_token }}"),
-    }
-    for adds_bos in (True, False):
-        with serving(ReaderServer(load_tokenizer(str(folder)), adds_bos)) as server:
-            model = client(server, **about)
-            answers, problem = ask(model, some(model))
-            if adds_bos:
-                assert (answers, server.real) == ({}, [])
-                assert "puts <s> before each prompt" in problem
-                assert "add_special_tokens: false" in problem
-            else:
-                assert problem == ""
-                assert len(answers) == len(server.real)
+    about = {"tokenizer": str(folder), "prompt_path": "text"}
+    about["template"] = TEMPLATE.removeprefix("{{ bos_token }}")
+    with serving(ReaderServer(load_tokenizer(str(folder)))) as server:
+        ask_and_check(client(server, **about))
+    with serving(ReaderServer(load_tokenizer(str(folder)), True)) as server:
+        model = client(server, **about)
+        answers, problem = ask(model, some(model))
+        assert (answers, server.real) == ({}, [])
+        assert "puts <s> before each prompt" in problem
+        assert "add_special_tokens: false" in problem
 
 
 def no_ids(body):
-    """As transformers serve says it."""
     ids = isinstance(body.get("prompt"), list)
     return (400, {}, {"detail": "prompt must be a string."}) if ids else None
 
 
 def no_completions(body):
-    """As OpenAI says it of its chat models."""
-    words = "This is a chat model and not supported in the v1/completions endpoint."
-    return (404, {}, error(words, code=None)) if "prompt" in body else None
+    return (404, {}, error("This is a chat model.", code=None)) if "prompt" in body else None
 
 
 @pytest.mark.parametrize(
@@ -225,13 +161,18 @@ def test_auto_takes_the_first_path_that_the_server_takes(server, behave, path):
     server.behave = behave
     model = client(server)
     assert model.identity()["prompt_path"] == path
-    ask_and_check(model)
+    assert model.prompt_format.form == ("gpt-4" if path == "chat" else "base")
+    examples, answers = ask_and_check(model, name="niah_multiquery")
+    for index, answer in answers.items():
+        assert answer.usage["prompt_tokens"] == examples[index].num_tokens
+        assert answer.usage["completion_tokens"] == answer.num_tokens
+    body, most = server.real[-1], examples[0].max_new_tokens
+    assert (body["temperature"], body["max_tokens"], body["model"]) == (0, most, "m")
     asked = len(server.seen)
     assert model.identity()["prompt_path"] == path
     assert len(server.seen) == asked
     if path == "text":
-        answers, problem = ask(client(server, prompt_path="ids"), some(model))
-        assert answers == {}
+        problem = ask(client(server, prompt_path="ids"), some(model))[1]
         assert "HTTP 400: prompt must be a string" in problem
 
 
@@ -244,9 +185,6 @@ def test_ids_of_another_tokenizer_are_never_sent(server, folder):
     chat = client(server, tokenizer=str(folder), prompt_path="chat", template="gpt-4")
     assert not chat.server.exact
     ask_and_check(chat)
-
-
-# --- servers that misbehave -----------------------------------------------------------------------
 
 
 def reply(finish, content="half", **more):
@@ -294,8 +232,7 @@ def test_a_storm_of_failures_ends_the_sending(server):
     examples = some(model, 40)
     server.behave = lambda body: (500, {}, error("no")) if body["max_tokens"] != PROBE else None
     failed, problem = ask(model, examples)
-    assert "6 requests to http" in problem
-    assert "in a row had no answer" in problem
+    assert re.search("6 requests to http.* in a row had no answer", problem)
     assert 0 < len(failed) < 6
     assert all(isinstance(failure, Failure) for failure in failed.values())
 
@@ -315,7 +252,7 @@ def test_a_wait_that_a_server_asks_for_holds_all_requests(server):
 
     server.behave = behave
     ask_and_check(client(server, concurrency=3), 12)
-    assert [moment for moment in times if busy[0] + 0.3 < moment < busy[0] + 1] == []
+    assert not any(busy[0] + 0.3 < moment < busy[0] + 1 for moment in times)
     assert max(times) > busy[0] + 1
 
 
@@ -329,7 +266,6 @@ def test_a_server_that_hangs_is_named_and_not_waited_for_forever(server):
     answers, problem = ask(model, examples)
     assert time.perf_counter() - start < 15
     assert len(answers) <= 2  # none but those that were under way for the second time
-    assert {answer.reason for answer in answers.values()} <= {"no answer within 1 s"}
     assert re.search(r"in a row had no answer \(no answer within .*`timeout: SECONDS`", problem)
     assert len(server.real) < 12
     with pytest.raises(UserError, match=r"no answer within 0.5 s: is it busy or still loading"):
@@ -342,8 +278,7 @@ def test_a_server_that_cuts_the_prompt_is_found_out(server, tmp_path):
 
     server.amend = amend
     model = client(server, concurrency=2)
-    words = r"/v1: the server cut the prompt: it read 512 of \d+ tokens \(length 1024\): give the server a larger context"
-    with pytest.raises(UserError, match=words):
+    with pytest.raises(UserError, match=r"cut the prompt: it read 512 of \d+ tokens"):
         predict(model, some(model), tmp_path / "run", progress=False)
     assert list(tmp_path.rglob("*.json*")) == [], "nothing is written before the first answer"
     assert len(server.real) <= 5
@@ -384,8 +319,7 @@ def test_a_thought_that_the_server_takes_apart_is_put_back(server):
 
 def test_a_key_is_sent_and_never_shown(server, monkeypatch):
     model = client(server, api_key_env="A_KEY_OF_OURS")
-    words = "environment variable A_KEY_OF_OURS, which holds the key, is not set"
-    with pytest.raises(UserError, match=words):
+    with pytest.raises(UserError, match=r"A_KEY_OF_OURS.* is not set"):
         _ = client(server, api_key_env="A_KEY_OF_OURS", tokenizer="no/such").prompt_format
     monkeypatch.setenv("A_KEY_OF_OURS", "sk-very-secret-0123456789")
     examples = some(model, 3)
@@ -415,7 +349,7 @@ def test_secrets_of_a_mapping_stand_in_no_record_and_no_message(server, tmp_path
     )
     model = client(server, **hidden)  # one that was not answered before
     problem = ask(model, some(model, 1))[1]
-    assert "refuses: HTTP 403" in problem
+    assert "HTTP 403" in problem
     with pytest.raises(UserError) as caught:
         client(server, base_url="ftp://me:hush-5-0123@host?key=hush-6-0123")
     text = (tmp_path / "run/m/niah_single_1/1024.json").read_text()

@@ -3,7 +3,6 @@ answers."""
 
 import json
 import re
-from typing import Any
 
 import pytest
 
@@ -12,16 +11,16 @@ from rulerkit.batch import morning
 from rulerkit.batch.batch_file import read_batch
 from tests.batches import Project, told
 
-ASKED: dict[str, Any] = {"tasks": ["niah_single_1", "vt"], "lengths": [1024], "num_examples": 40}
+ASKED = {"tasks": ["niah_single_1", "vt"], "lengths": [1024], "num_examples": 40}
 
 
-def answered(outputs, run, fault=None, parameters=None, **keys):
+def answered(outputs, run, fault=None, **parameters):
     """A batch whose models have answered and whose notebook was not executed."""
     file = outputs.parent / f"{run}.yaml"
-    keys |= {
+    keys = {
         "models": [{"base": "perfect", "name": "checkpoint"} | (fault or {}), "reader-4096"],
         "notebooks": ["01_main_results"],
-        "parameters": ASKED | {"run": run, "outputs": str(outputs)} | (parameters or {}),
+        "parameters": ASKED | {"run": run, "outputs": str(outputs)} | parameters,
     }
     file.write_text(json.dumps(keys))
     batch = read_batch(file)
@@ -72,8 +71,7 @@ def test_a_checkpoint_that_was_replaced_is_marked(outputs, tmp_path):
 
 
 def test_more_examples_than_the_batch_asks_for_do_not_count(outputs):
-    answered(outputs, "more")
-    batch = answered(outputs, "more", parameters={"num_examples": 3})
+    batch = answered(outputs, "monday", num_examples=3)
     board, _ = morning.leaderboard(batch, "text")
     assert "n = 3 examples each" in board
 
@@ -94,15 +92,9 @@ def test_a_figure_has_its_caption_below_it(outputs):
 def test_a_batch_leaves_its_page_which_loads_nothing(tmp_path):
     project = Project(tmp_path / "project")
     project.notebook("50_own")
-    batch = project.batch(
-        {
-            "models": [told("nightly")],
-            "notebooks": ["50_own"],
-            "together": ["leaderboard"],
-            "parameters": {"run": "monday", "lengths": [1024], "num_examples": 12, "tasks": ["vt"]},
-        }
-    )
-    text = project.call("batch", batch).stdout
+    asked = {"run": "monday", "lengths": [1024], "num_examples": 12, "tasks": ["vt"]}
+    steps = {"notebooks": ["50_own"], "together": ["leaderboard"], "parameters": asked}
+    text = project.call("batch", project.batch({"models": [told("nightly")], **steps})).stdout
     page = project.root / "outputs/notebooks/monday/all/leaderboard.html"
     said = page.read_text()
     assert f"page:      {page}" in text

@@ -24,18 +24,9 @@ from tests.test_extend import write_packages
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = sorted((ROOT / "docs").glob("*.md"))
 FOR_USERS = [ROOT / "README.md", *[page for page in DOCS if page.name != "reference.md"]]
-PAGES = [*FOR_USERS, ROOT / "docs/reference.md"]
-PAGES += [
-    ROOT / name
-    for name in (
-        "CONTRIBUTING.md",
-        "SECURITY.md",
-        "benchmarks/README.md",
-        "notebooks/small_models/README.md",
-        "AGENTS.md",
-        "skills/rulerkit/SKILL.md",
-    )
-]
+OTHERS = ("docs/reference.md", "CONTRIBUTING.md", "SECURITY.md", "AGENTS.md")
+OTHERS += ("benchmarks/README.md", "notebooks/small_models/README.md", "skills/rulerkit/SKILL.md")
+PAGES = [*FOR_USERS, *(ROOT / name for name in OTHERS)]
 
 NOT_RUN = {
     r"report lm-eval/": "reads files of lm-evaluation-harness; test_scorers has some",
@@ -68,32 +59,15 @@ WORDS = {
     "main/llama-3.1-8b": "main/reader-1024",
 }
 """What stands for something of the reader's."""
-PYTHON_BLOCKS = {
-    "README.md": "test_docs.py",
-    "student.md": "test_docs.py",
-    "author.md": "test_docs.py",
-    "extend.md": "test_extend.py",
-    "methods.md": "test_methods.py",
-    "add-results.md": "test_pages.py",
-    "frontier.md": "test_pages.py",
-    "lab.md": "test_pages.py",
-    "models.md": "test_pages.py",
-}
+PYTHON_BLOCKS = dict.fromkeys(("README.md", "student.md", "author.md"), "test_docs.py")
+PYTHON_BLOCKS |= {"extend.md": "test_extend.py", "methods.md": "test_methods.py"}
+HERE = ("add-results.md", "frontier.md", "lab.md", "models.md")
+PYTHON_BLOCKS |= dict.fromkeys(HERE, "test_pages.py")
 """Which test runs the Python of a page."""
 OF_THE_READER = ("params/site.yaml", "params/models/x.yaml")
 ONE_CELL = {"tasks": ["vt"], "lengths": [1024], "num_examples": 1}
-PROGRAMS = (
-    "rulerkit",
-    "vllm",
-    "papermill",
-    "pip",
-    "make",
-    "python",
-    "jupyter",
-    "rsync",
-    "uvx",
-    "git",
-)
+PROGRAMS = ("rulerkit", "vllm", "papermill", "pip", "make", "python", "jupyter", "rsync")
+PROGRAMS += ("uvx", "git")
 
 
 class Block(NamedTuple):
@@ -191,10 +165,8 @@ def test_links_lead_to_files_and_sections(page):
 def test_files_that_pages_name_exist(page):
     folders = "params|notebooks|rulerkit|tests|scripts|docs|extras"
     named = re.findall(rf"(?<![\w/])((?:{folders})/[\w./-]+\w)", page.read_text(encoding="utf-8"))
-    ours = [path for path in named if path.islower() and path not in OF_THE_READER]
-    assert [
-        path for path in ours if not (ROOT / path).exists() and not resolve(path).exists()
-    ] == []
+    for path in {path for path in named if path.islower()}.difference(OF_THE_READER):
+        assert (ROOT / path).exists() or resolve(path).exists(), path
 
 
 @pytest.mark.parametrize("command", {**all_commands(), **inline_commands()})
@@ -247,14 +219,8 @@ def run(tmp_path_factory):
     """Runs a command in a copy of the tree, which has the answers and packages that the commands
     read."""
     root = write_packages(tmp_path_factory.mktemp("pages"))
-    files = subprocess.run(
-        ["git", "ls-files", "params", "notebooks", "docs", "Makefile", "pyproject.toml"],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        check=True,
-    ).stdout.split()
-    for file in files:
+    listed = ["git", "ls-files", "params", "notebooks", "docs", "Makefile", "pyproject.toml"]
+    for file in subprocess.check_output(listed, text=True, cwd=ROOT).split():
         (root / file).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(ROOT / file, root / file)
 
@@ -268,14 +234,8 @@ def run(tmp_path_factory):
     }
 
     def run(command):
-        return subprocess.run(
-            ["bash", "-c", command],
-            cwd=root,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=900,
-        )
+        how = {"cwd": root, "env": environment, "capture_output": True, "text": True}
+        return subprocess.run(["bash", "-c", command], **how, timeout=900)
 
     run.root = root
     pip = f"{sys.executable} -m pip install --quiet --no-deps --no-build-isolation"

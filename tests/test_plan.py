@@ -29,9 +29,8 @@ def test_a_cell_of_two_studies_counts_once():
 
 
 def test_a_length_beyond_the_model_is_named_and_not_counted(tmp_path):
-    (tmp_path / "config.json").write_text(
-        '{"model_type": "llama", "max_position_embeddings": 8192}'
-    )
+    config = '{"model_type": "llama", "max_position_embeddings": 8192}'
+    (tmp_path / "config.json").write_text(config)
     text = planned(model={"path": str(tmp_path), "name": "m", "engine": "vllm"})
     assert f"together: 6,500 examples, {13 * 500 * 4096:,} tokens" in text
     assert "128K is not run: " in text
@@ -47,9 +46,6 @@ def test_a_model_whose_weights_are_cut_short_leaves_the_others(tmp_path):
     assert "is cut short" in " ".join(text.split())
     with pytest.raises(UserError, match="is cut short"):
         planned(model=broken, tasks=["vt"])
-
-
-# --- the commands ---------------------------------------------------------------------------------
 
 
 def test_the_check_command(rulerkit):

@@ -1,9 +1,5 @@
 """Positions that are free: over 300 examples the answer's depth passes for uniform, and no layout
-comes twice.
-
-Upstream re-seeds its shuffles for every example: there the gold document of qa_1 is number 24 of 26
-at 4K, always.
-"""
+comes twice. Upstream re-seeds its shuffles for every example."""
 
 from random import Random
 

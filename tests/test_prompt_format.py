@@ -19,8 +19,8 @@ TABLE_6 = {  # written from the paper's Table 6; {t} is the user's part, the ans
     "gpt-4": "{t}" + DIRECT,
     "llama2": "[INST] {t} [/INST]",
     "lwm": "You are a helpful assistant. USER: {t} ASSISTANT: ",
-    "longchat": "A chat between a curious user and an artificial intelligence assistant. The assistant gives helpful, "
-    "detailed, and polite answers to the user's questions. USER: {t} ASSISTANT:",
+    "longchat": "A chat between a curious user and an artificial intelligence assistant. The "
+    "assistant gives helpful, detailed, and polite answers to the user's questions. USER: {t} ASSISTANT:",
     "command-r": "<BOS_TOKEN><|START_OF_TURN_TOKEN|><|USER_TOKEN|>{t}<|END_OF_TURN_TOKEN|><|START_OF_TURN_TOKEN|>"
     "<|CHATBOT_TOKEN|>",
     "glm": "[gMASK]sop<|user|> \n {t}<|assistant|> \n ",
@@ -33,16 +33,14 @@ TABLE_6 = {  # written from the paper's Table 6; {t} is the user's part, the ans
     "rwkv": "User: hi\n\nAssistant: Hi. I am your assistant and I will provide expert full response in full details. "
     "Please feel free to ask any question and I will always answer it\n\nUser: {t}\n\nAssistant:",
 }
+HEADER = "{{- '<|start_header_id|>' + ROLE + '<|end_header_id|>\\n\\n' }}"
 LLAMA3_LIKE = (
-    "{{- bos_token }}{%- if not date_string is defined %}{%- set date_string = 'unknown' %}{%- "
-    "endif %}"
-    "{{- '<|start_header_id|>system<|end_header_id|>\\n\\nToday Date: ' + date_string + "
-    "'<|eot_id|>' }}"
-    "{%- for message in messages %}{{- '<|start_header_id|>' + message['role'] + "
-    "'<|end_header_id|>\\n\\n'"
-    " + message['content'] | trim + '<|eot_id|>' }}{%- endfor %}"
-    "{%- if add_generation_prompt %}{{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' "
-    "}}{%- endif %}"
+    "{{- bos_token }}{%- if not date_string is defined %}{%- set date_string = 'unknown' %}"
+    "{%- endif %}" + HEADER.replace("ROLE", "'system'") + "Today Date: {{ date_string }}<|eot_id|>"
+    "{%- for m in messages %}" + HEADER.replace("ROLE", "m.role") + "{{- m.content | trim }}"
+    "{{- '<|eot_id|>' }}{%- endfor %}{%- if add_generation_prompt %}"
+    + HEADER.replace("ROLE", "'assistant'")
+    + "{%- endif %}"
 )
 
 
@@ -86,9 +84,6 @@ def test_ids_of_every_form(vocabulary, name):
                     assert ids[0] == bos
 
 
-# --- the tokenizer's own chat template ------------------------------------------------------------
-
-
 def test_a_template_that_trims_keeps_the_blanks(data):
     """Content and prefix are put in raw: the trailing blank of variable tracking's prefix is there,
     once."""
@@ -101,37 +96,26 @@ def test_a_template_that_trims_keeps_the_blanks(data):
     assert made.ids.tolist() == form.tokenizer.encode(made.prompt).tolist()
 
 
-def test_a_template_with_the_date():
+def test_a_template_with_the_date_and_with_marks_of_training():
     """Any way of asking for today gives the same day, or every digest would change overnight."""
-    asked = "{{ strftime_now('%d %b %Y') }}|{{ strftime_now('%Y-%m-%d') }}|{{ date_string }}|{{ messages[0].content }}"
-    assert PromptFormat("builtin", template=asked).around == (
-        "26 Jul 2024|2024-07-26|26 Jul 2024|",
-        "",
-    )
+    days = "{{ strftime_now('%d %b %Y') }}|{{ strftime_now('%Y-%m-%d') }}|{{ date_string }}|"
+    form = PromptFormat("builtin", template=days + "{{ messages[0].content }}")
+    assert form.around == ("26 Jul 2024|2024-07-26|26 Jul 2024|", "")
     assert "Today Date: 26 Jul 2024" in PromptFormat("builtin", template=LLAMA3_LIKE).around[0]
-
-
-def test_a_template_with_generation_marks():
-    """The tag by which training templates mark what the assistant says."""
-    text = "U: {{ messages[0].content }} A:{% generation %}{% if messages[1] %}x{% endif %}{% endgeneration %}"
-    assert PromptFormat("builtin", template=text).around == ("U: ", " A:")
+    marked = "{% generation %}{% if messages[1] %}x{% endif %}{% endgeneration %}"
+    form = PromptFormat("builtin", template="U: {{ messages[0].content }} A:" + marked)
+    assert form.around == ("U: ", " A:")
 
 
 def test_templates_are_rendered_as_transformers_renders_them(data):
     transformers = pytest.importorskip("transformers.utils.chat_template_utils")
     own = load_tokenizer(str(data / "tokenizers" / "qwen2.5")).chat_template
-    for template in (
-        LLAMA3_LIKE,
-        own,
-        "{% for m in messages %}\n  {% if 1 %}\n  {{ m.content }}\n{% endif %}\n{% endfor %}",
-    ):
+    blanks = "{% for m in messages %}\n  {% if 1 %}\n  {{ m.content }}\n{% endif %}\n{% endfor %}"
+    names = {"bos_token": "", "eos_token": "", "date_string": "26 Jul 2024"}
+    asked = {"conversations": [[{"role": "user", "content": "MARK"}]], **names}
+    for template in (LLAMA3_LIKE, own, blanks):
         theirs, _ = transformers.render_jinja_template(
-            conversations=[[{"role": "user", "content": "MARK"}]],
-            chat_template=template,
-            add_generation_prompt=True,
-            bos_token="",
-            eos_token="",
-            date_string="26 Jul 2024",
+            chat_template=template, add_generation_prompt=True, **asked
         )
         before, after = PromptFormat("builtin", template=template).around
         assert before + "MARK" + after == theirs[0]
@@ -141,30 +125,19 @@ BARE = "{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}{% endfor %}
 
 
 @pytest.mark.parametrize(
-    ("source", "bos"),
-    [
-        ("llama-3", "<|begin_of_text|>"),
-        ("llama-2/tokenizer.model", "<s>"),
-        ("mistral/mistral_instruct_tokenizer_241114.model.v7", "<s>"),
-    ],
+    ("source", "bos"), [("llama-3", "<|begin_of_text|>"), ("llama-2/tokenizer.model", "<s>")]
 )
 def test_a_chat_template_says_alone_whether_there_is_a_bos(data, source, bos):
     """As vLLM renders chats. These tokenizers put a BOS before a text, which named forms keep."""
     real = load_tokenizer(str(data / "tokenizers" / source))
     (bos_id,) = real.leading_ids
-
-    bare = PromptFormat(real, BARE)
+    bare, whole, base = (PromptFormat(real, form) for form in (BARE, bos + BARE, "base"))
+    assert (bare.bos, whole.bos, base.bos) == ((), (), (bos_id,))
     made = example(bare)
-    assert bare.bos == ()
     assert made.ids.tolist() == real.encode(made.prompt).tolist()
     assert bos_id not in made.ids
-    assert bare.settings()["bos"] is False
-
-    whole = PromptFormat(real, bos + BARE)
-    assert whole.bos == ()
     assert example(whole).ids.tolist().count(bos_id) == 1
-    base = PromptFormat(real)
-    assert base.bos == (bos_id,)
+    assert bare.settings()["bos"] is False
     for form in (whole, base, PromptFormat("builtin", BARE)):
         assert "bos" not in form.settings()
 
@@ -185,9 +158,6 @@ def test_a_system_prompt_may_be_a_switch_that_is_not_printed():
         _ = PromptFormat("builtin", dropping, system_prompt="/no_think").around
 
 
-# --- budgets --------------------------------------------------------------------------------------
-
-
 def test_a_thought_has_its_tokens_beside_the_length_or_inside():
     plain = example(PromptFormat("builtin"), length=4096)
     for thinking, place, kept in ((0, "inside", 0), (500, "inside", 500), (500, "beside", 0)):
@@ -195,9 +165,6 @@ def test_a_thought_has_its_tokens_beside_the_length_or_inside():
         made = example(form, length=4096)
         assert 4096 - 25 <= made.num_tokens + made.max_new_tokens + kept <= 4096
         assert made.prompt.endswith(plain.answer_prefix) == (not thinking)
-
-
-# --- what is refused ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

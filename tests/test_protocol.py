@@ -1,7 +1,6 @@
 """Two declared protocols: what `paper` does to the distributions that a score may depend on, and
 that they never mix."""
 
-import os
 from collections import Counter
 
 import numpy as np
@@ -9,7 +8,6 @@ import pytest
 
 from rulerkit.common.errors import UserError
 from rulerkit.evaluation.study import study
-from rulerkit.generation.example import begins_alike
 from rulerkit.generation.generate import generate
 from rulerkit.generation.prompt_format import PromptFormat
 from rulerkit.generation.tasks import task
@@ -21,9 +19,6 @@ from rulerkit.scoring.summary import summarize
 from rulerkit.store.comparable import check_same
 from tests.records import predict
 
-DATA = os.environ.get("RULERKIT_DATA")
-NEEDS_DATA = pytest.mark.skipif(DATA is None, reason="RULERKIT_DATA names no original corpora")
-
 
 def examples(spec, protocol, length=4096, num_examples=40, **settings):
     return generate(task(spec, protocol).with_corpora("builtin"), length, num_examples, **settings)
@@ -32,20 +27,13 @@ def examples(spec, protocol, length=4096, num_examples=40, **settings):
 def layout(example):
     """The order of the first 400 words, whatever they are: for each when it first came."""
     first = {}
-    words = [
-        piece.text.split()[-1]
-        for piece in example.pieces
-        if piece.role in ("needle", "haystack", "distractor")
-    ]
+    roles = ("needle", "haystack", "distractor")
+    words = [piece.text.split()[-1] for piece in example.pieces if piece.role in roles]
     return tuple(first.setdefault(word, len(first)) for word in words[:400])
 
 
-# --- distributions: the numbers of BENCHMARK.md, section 7 ----------------------------------------
-
-
-@NEEDS_DATA
-def test_the_paper_asks_the_first_questions_among_their_own_article():
-    form = PromptFormat(f"{DATA}/tokenizers/gpt-neox")
+def test_the_paper_asks_the_first_questions_among_their_own_article(data):
+    form = PromptFormat(str(data / "tokenizers/gpt-neox"))
     made = list(generate(task("qa_1", "paper"), 4096, 200, prompt_format=form))
     documents = [example.context_blocks for example in made]
     places = [[piece.role for piece in listed].index("needle") for listed in documents]
@@ -96,8 +84,7 @@ def test_the_paper_fills_long_lists_with_random_letters():
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["niah_single_1", "niah_single_2", "niah_multikey_3", "vt", "cwe", "fwe", "qa_1", "qa_2"],
+    "name", ["niah_single_1", "niah_single_2", "vt", "cwe", "fwe", "qa_1", "qa_2"]
 )
 def test_the_paper_can_be_answered_and_differs_from_clean_only_where_it_says(name):
     paper, clean = (examples(name, protocol, num_examples=4) for protocol in ("paper", "clean"))
@@ -106,9 +93,6 @@ def test_the_paper_can_be_answered_and_differs_from_clean_only_where_it_says(nam
         assert example.num_tokens + example.max_new_tokens <= 4096
     same = [one.digest == other.digest for one, other in zip(paper, clean, strict=True)]
     assert not any(same)
-
-
-# --- the protocol belongs to the study and to the record ------------------------------------------
 
 
 def test_the_protocol_of_a_study_is_that_of_all_its_tasks():
@@ -124,21 +108,15 @@ def test_protocols_never_stand_in_one_table_and_are_never_resumed_by_the_other(t
     folder = tmp_path / "main"
     cells = [predict(model, examples("niah_single_1", "clean", 1024, 2), folder, progress=False)]
     assert cells[0].record["result"]["protocol"] == "clean"
-    notes = []
-    for protocol in ("clean", "upstream"):
-        made = generate(task("niah_single_1", protocol), 1024, 1)
-        cell = predict(model, made, tmp_path / protocol, progress=False)
-        notes.append(score([cell])["note"][0])
-    assert notes == ["", "Protocol upstream: prompts and layouts of upstream since 2025"]
+    made = generate(task("niah_single_1", "upstream"), 1024, 1)
+    cell = predict(model, made, tmp_path / "upstream", progress=False)
+    assert score([cell])["note"][0].startswith("Protocol upstream: ")
     with pytest.raises(UserError, match="protocol"):
         predict(model, examples("niah_single_1", "paper", 1024, 2), folder, progress=False)
     asked = examples("niah_multikey_2", "paper", 1024, 2)
     cells.append(predict(other, asked, folder, progress=False))
     with pytest.raises(UserError, match="protocol"):
         check_same(cells)
-
-
-# --- copying the beginning ------------------------------------------------------------------------
 
 
 def test_what_copying_scores_stands_below_its_task_and_copies_are_counted(tmp_path):
@@ -150,9 +128,9 @@ def test_what_copying_scores_stands_below_its_task_and_copies_are_counted(tmp_pa
     }
     names = ["cwe", "niah_single_1"]
     whole = summarize(score(cells["perfect"]), names)
-    copied = whole.cells["copied"].iloc[0]
+    copied, no_copy = whole.cells["copied"]
     assert 20 <= copied < 100
-    assert np.isnan(whole.cells["copied"].iloc[1])
+    assert np.isnan(no_copy)
     text = task_table_text(whole, "perfect")
     assert "100.0 (43.9-100.0)\n  copying the beginning" in text
     assert text.count("copying the beginning") == 1
@@ -167,11 +145,3 @@ def test_what_copying_scores_stands_below_its_task_and_copies_are_counted(tmp_pa
     assert "b: answers that begin as the context does" in " ".join(text.split())
     (axes,) = tasks_by_length(summary.cells, note=remarks(summary.cells))
     assert [text.get_text() for text in axes.texts] == [f"{copied:.1f}", "0.0"]
-
-
-def test_an_answer_that_begins_as_the_context_is_a_copy():
-    beginning = "1. tidy 2. otter 3. pale 4. anchor 5. mild 6. ferry 7. calm 8. lamp"
-    assert begins_alike("1. tidy 2. otter 3. pale\n4. anchor", beginning)
-    assert not begins_alike("1. tidy 2. otter", beginning), "too short to tell"
-    assert not begins_alike("1. otter 2. tidy 3. pale 4. anchor", beginning)
-    assert not begins_alike("", beginning)

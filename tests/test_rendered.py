@@ -2,16 +2,13 @@
 without a server, and checked where one runs."""
 
 import json
-from datetime import date
 
 import pytest
 
 from rulerkit.common.errors import UserError
-from rulerkit.generation.prompt_format import PromptFormat
 from rulerkit.generation.tokenizers import load_tokenizer
-from rulerkit.inference.access import Address
 from rulerkit.inference.model import load_model
-from scripts.store_form import check_form, compare_with_server, store_form
+from scripts.store_form import check_form, store_form
 from tests.test_openai import serving
 from tests.text_server import ReaderServer
 from tests.tiny_llama import save_tokenizer
@@ -24,9 +21,8 @@ def folder(tmp_path, monkeypatch):
     """A chat model without a template, in a project of its own."""
     monkeypatch.setenv("RULERKIT_HOME", str(tmp_path))
     save_tokenizer(tmp_path / "m", ["words to learn"], 400, *MARKS)
-    (tmp_path / "m/config.json").write_text(
-        json.dumps({"model_type": "llama", "max_position_embeddings": 8192})
-    )
+    config = {"model_type": "llama", "max_position_embeddings": 8192}
+    (tmp_path / "m/config.json").write_text(json.dumps(config))
     return tmp_path / "m"
 
 
@@ -36,10 +32,9 @@ def server(folder):
     tokenizer = load_tokenizer(str(folder))
 
     def render(body):
-        values = body.get("chat_template_kwargs", {})
-        thinks = values.get("thinking", True)
+        thinks = body.get("chat_template_kwargs", {}).get("thinking", True)
         (message,) = body["messages"]
-        system = f'<s>{{% "quoted\\n" é }}{values.get("effort", "")}'
+        system = '<s>{% "quoted\\n" é }'
         end = f"<|assistant|>{'<think>' if thinks else '</think>'}\n"
         text = f"{system}<|user|>{message['content']}{end}"
         return tokenizer.encode(text).tolist()
@@ -51,16 +46,8 @@ def server(folder):
 
 
 def described(folder, **more):
-    return json.dumps(
-        {
-            "name": "m",
-            "engine": "vllm",
-            "path": str(folder),
-            "aligned": "chat",
-            "dtype": "float32",
-            **more,
-        }
-    )
+    about = {"name": "m", "engine": "vllm", "path": str(folder), "dtype": "float32"}
+    return json.dumps(about | {"aligned": "chat"} | more)
 
 
 def test_a_form_is_had_from_a_server_and_used_without_one(folder, server, rulerkit, capsys):
@@ -94,20 +81,3 @@ def test_the_form_that_is_used_is_compared_with_what_a_server_renders(folder, se
     assert "stands here ''" in str(caught.value)
     check_form(described(folder, template=form + "\n", **about), server.url)
     assert "renders are ours" in capsys.readouterr().out
-
-
-def test_a_date_that_a_template_prints_is_no_difference(folder, server):
-    """The server's is today's, ours stands still."""
-    template = "{{ strftime_now('%d %b %Y') }}<|user|>{{ messages[0].content }}"
-    tokenizer = load_tokenizer(str(folder))
-    form = PromptFormat(tokenizer, template)
-    assert form.around[0] == "26 Jul 2024<|user|>"
-
-    def rendered_on(day):
-        server.render = lambda body: tokenizer.encode(
-            f"{day:%d %b %Y}<|user|>{body['messages'][0]['content']}"
-        ).tolist()
-        return compare_with_server(form, Address(server.url, "k"), "m")
-
-    assert rendered_on(date.today()) == ""
-    assert "there '12 Jun 1999" in rendered_on(date(1999, 6, 12))

@@ -5,8 +5,6 @@ import re
 import shutil
 import subprocess
 from io import StringIO
-from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -21,17 +19,9 @@ from rulerkit.store.cells import read_cells
 from rulerkit.store.places import find_cells
 
 TASKS = ["niah_multikey_1", "vt", "cwe", {"base": "qa_1", "name": "questions"}]
-ASKED: dict[str, Any] = {
-    "models": [
-        "perfect",
-        {
-            "base": "perfect",
-            "engine": "planted",
-            "name": "nearby",
-            "label": "perfect reader",
-            "confuse": 1.0,
-        },
-    ],
+NEARBY = {"base": "perfect", "engine": "planted", "name": "nearby", "confuse": 1.0}
+ASKED = {
+    "models": ["perfect", NEARBY | {"label": "perfect reader"}],
     "tasks": TASKS,
     "lengths": [1024, 2048],
     "num_examples": 6,
@@ -39,24 +29,21 @@ ASKED: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def outputs(tmp_path_factory):
     """An outputs/ folder of a reader without faults and one that takes values of nearby keys."""
     folder = tmp_path_factory.mktemp("results") / "outputs"
     rk.evaluate(rk.study(ASKED, outputs=folder), progress=False)
     return folder
 
 
-def content_of(page: Any) -> dict[str, Any]:
+def content_of(page):
     """What a page of examples holds."""
     match = re.search(r'<script type="application/json" id="data">(.*?)</script>', page.text)
     assert match
     return dict(json.loads(match[1]))
 
 
-# --- the table ------------------------------------------------------------------------------------
-
-
-def test_a_row_per_example_with_what_was_asked_and_written(outputs: Path) -> None:
+def test_a_row_per_example_with_what_was_asked_and_written(outputs):
     results = load(outputs)
     assert list(results.columns[: len(FIRST)]) == FIRST
     assert {*COLUMNS, *ANSWER_COLUMNS, "num_keys", "num_hops"} <= set(results.columns)
@@ -73,7 +60,7 @@ def test_a_row_per_example_with_what_was_asked_and_written(outputs: Path) -> Non
     assert json.loads(one["settings"])["freq_cw"] > 1
 
 
-def test_places_may_be_folders_and_files_and_a_cell_counts_once(outputs: Path) -> None:
+def test_places_may_be_folders_and_files_and_a_cell_counts_once(outputs):
     file = outputs / "predictions/main/perfect/vt/1024.jsonl"
     everything = load(outputs)
     pd.testing.assert_frame_equal(load(outputs, file), everything)
@@ -82,18 +69,16 @@ def test_places_may_be_folders_and_files_and_a_cell_counts_once(outputs: Path) -
         load(outputs / "nothing")
 
 
-def test_labels_are_those_of_the_failures(outputs: Path) -> None:
+def test_labels_are_those_of_the_failures(outputs):
     results = load(outputs, labels=True)
     keys = results.set_index(["path", "index"])["failure"]
     for cell in read_cells(outputs / "predictions"):
-        labels = label_answers(cell, {}, {})
-        assert {index: label for index, (label, *_) in labels.items()} == keys[
-            str(cell.path)
-        ].to_dict()
+        labels = {index: label for index, (label, *_) in label_answers(cell, {}, {}).items()}
+        assert labels == keys[str(cell.path)].to_dict()
     assert keys.nunique() > 1
 
 
-def test_answers_of_some_rows(outputs: Path) -> None:
+def test_answers_of_some_rows(outputs):
     scores = rk.score(outputs)
     wrong = scores[scores["score"] < 1]
     assert 0 < len(wrong) < len(scores)
@@ -109,33 +94,21 @@ def test_answers_of_some_rows(outputs: Path) -> None:
     pd.testing.assert_frame_equal(twice[names], pd.concat([whole, whole])[names])
 
 
-def test_files_of_other_programs_stand_in_the_same_table(tmp_path: Path) -> None:
-    file = tmp_path / "llama/synthetic/4096/pred/vt.jsonl"
-    file.parent.mkdir(parents=True)
-    rows = [{"index": i, "pred": "AAAAA", "outputs": ["AAAAA", "BBBBB"]} for i in range(3)]
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    problems: list[str] = []
-    results = load(tmp_path, labels=True, report=problems.append)
-    assert {*COLUMNS, *ANSWER_COLUMNS, *LABEL_COLUMNS} <= set(results.columns)
-    assert results["score"].tolist() == [0.5] * 3
-    assert results["failure"].isna().all()
-    assert len(problems) == 1
-    assert "not labelled" in problems[0]
-
-
-def test_gaps_in_files_of_other_programs_are_named(tmp_path: Path) -> None:
+def test_files_of_other_programs_stand_in_the_same_table_and_their_gaps_are_named(tmp_path):
     """75 answers of 100 are not 100 answers."""
     file = tmp_path / "llama/synthetic/4096/pred/vt.jsonl"
     file.parent.mkdir(parents=True)
-    rows = [
-        {"index": index, "pred": "AAAAA", "outputs": ["AAAAA"]} for index in range(100) if index % 4
-    ]
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    problems: list[str] = []
-    assert len(load(tmp_path, report=problems.append)) == 75
-    (line,) = problems
-    assert str(file) in line
-    assert "25 examples have no row" in line
+    row = {"pred": "AAAAA", "outputs": ["AAAAA", "BBBBB"]}
+    lines = [json.dumps({"index": index} | row) for index in range(100) if index % 4]
+    file.write_text("\n".join(lines))
+    problems = []
+    results = load(tmp_path, labels=True, report=problems.append)
+    assert {*COLUMNS, *ANSWER_COLUMNS, *LABEL_COLUMNS} <= set(results.columns)
+    assert results["score"].tolist() == [0.5] * 75
+    assert results["failure"].isna().all()
+    said = "\n".join(problems)
+    for words in (str(file), "25 examples have no row", "not labelled"):
+        assert words in said
 
 
 STRANGE = "half \ud83d of one, \x00\x1b[31m\x07\x7f bell, \r\n and \u2028 lines"
@@ -143,16 +116,12 @@ FORMULAS = ["=1+1", "+1+1", "-2+3", "@SUM(A1)", "=cmd|'/C calc'!A0"]
 
 
 @pytest.fixture
-def strange(tmp_path: Path) -> Path:
+def strange(tmp_path):
     """Predictions of a model that writes what a file, a terminal or a spreadsheet could take for
     something else; of another one at one length."""
     said = iter([STRANGE, *FORMULAS])
-    model = rk.model(
-        lambda prompts: [next(said) for _ in prompts],
-        name="strange",
-        label="=x",
-        claimed_length=131072,
-    )
+    about = {"name": "strange", "label": "=x", "claimed_length": 131072}
+    model = rk.model(lambda prompts: [next(said) for _ in prompts], **about)
     asked = {"tasks": ["qa_1"], "lengths": [1024], "num_examples": 6}
     outputs = tmp_path / "outputs"
     rk.evaluate(rk.study(asked, model=model, outputs=outputs), progress=False)
@@ -161,41 +130,33 @@ def strange(tmp_path: Path) -> Path:
     return outputs
 
 
-def test_half_of_a_surrogate_pair_is_exported(strange: Path, tmp_path: Path, rulerkit: Any) -> None:
+def test_half_of_a_surrogate_pair_is_exported(strange, tmp_path, rulerkit):
     file = tmp_path / "all.jsonl"
-    ended = rulerkit("report", "--by", "example", strange, "-o", file)
-    assert ended.status == 0, ended.err
+    assert "18 rows, " in rulerkit("report", "--by", "example", strange, "-o", file).out
     rows = [json.loads(line) for line in file.read_bytes().split(b"\n")[:-1]]
     written = [row["prediction"] for row in rows if row["model"] == "strange"]
     assert written[0] == STRANGE.replace("\ud83d", "\\ud83d")
     assert written[1:] == FORMULAS
 
 
-def test_a_csv_holds_no_control_no_formula_and_whole_numbers(
-    strange: Path, tmp_path: Path, rulerkit: Any
-) -> None:
+def test_a_csv_holds_no_control_no_formula_and_whole_numbers(strange, tmp_path, rulerkit):
     """Also where a number is missing in a column, as a cell has no seed that was not asked."""
     file, run = tmp_path / "all.csv", strange / "predictions/main"
     assert rulerkit("report", "--by", "example", strange, "-o", file).status == 0
-    texts = [file.read_text(), rulerkit("report", run, "--format", "csv").out]
-    for text in texts:
+    for text in (file.read_text(), rulerkit("report", run, "--format", "csv").out):
         assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", text)
         assert not re.search(r"(^|,)[\"=+@]?[=+@]", text, re.MULTILINE)
-        assert not re.search(r"[,\n](42|131072)\.0+[,\n]", text)
-    back = pd.read_csv(file)
-    written = back.loc[back["model"] == "strange", "prediction"].tolist()
+        table = pd.read_csv(StringIO(text), dtype=str)
+        assert set(table["seed"].dropna()) == {"42"}
+        assert set(table["claimed_length"].dropna()) == {"131072"}
+    written = pd.read_csv(file).query("model == 'strange'")["prediction"].tolist()
     assert written[1:] == [f"'{text}" for text in FORMULAS]
-    table = pd.read_csv(StringIO(texts[1]), dtype=str)
-    assert table["seed"].isna().any()
-    assert set(table["seed"].dropna()) == {"42"}
-    assert "131072" in set(table["claimed_length"])
 
 
-def test_a_page_loads_nothing_and_no_answer_ends_its_data(
-    strange: Path, tmp_path: Path, rulerkit: Any
-) -> None:
+def test_a_page_loads_nothing_and_no_answer_ends_its_data(strange, tmp_path, rulerkit):
     file = tmp_path / "page.html"
-    assert rulerkit("browse", strange, "-o", file).status == 0
+    said = rulerkit("browse", strange, "-o", file, "--most", "8").out
+    assert f"open {file} in a browser: 8 of 18 answers can be opened there" in said
     page = file.read_text()
     (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', page)
     assert policy.startswith("default-src 'none'")
@@ -203,7 +164,7 @@ def test_a_page_loads_nothing_and_no_answer_ends_its_data(
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
-def test_exports_hold_every_row_and_column(outputs: Path, tmp_path: Path, kind: str) -> None:
+def test_exports_hold_every_row_and_column(outputs, tmp_path, kind):
     if kind == "parquet":
         pytest.importorskip("pyarrow", reason="parquet needs pyarrow")
     results, file = load(outputs), tmp_path / f"results.{kind}"
@@ -218,20 +179,7 @@ def test_exports_hold_every_row_and_column(outputs: Path, tmp_path: Path, kind: 
         export(results, tmp_path / "results.xls")
 
 
-def test_commands(outputs: Path, tmp_path: Path, rulerkit: Any) -> None:
-    file, page = tmp_path / "results.jsonl", tmp_path / "page.html"
-    said = rulerkit("report", outputs, "--by", "example", "-o", file).out
-    assert "96 rows, " in said
-    assert len(file.read_text().splitlines()) == 96
-    said = rulerkit("browse", outputs, "-o", page, "--most", "40").out
-    assert f"open {page} in a browser: 40 of 96 answers can be opened there" in said
-    assert '"remarks":"reference readers; synthetic texts' in page.read_text()
-
-
-# --- the page -------------------------------------------------------------------------------------
-
-
-def test_the_heatmap_has_the_means_and_examples_their_needles(outputs: Path) -> None:
+def test_the_heatmap_has_the_means_and_examples_their_needles(outputs):
     results = load(outputs)
     content = content_of(browse(results))
     means = results.groupby(["model", "task", "length"])["score"].mean()
@@ -251,23 +199,13 @@ def test_the_heatmap_has_the_means_and_examples_their_needles(outputs: Path) -> 
         assert example["r"][0] in needle[3]
 
 
-def test_a_page_of_few_examples_has_the_worst_of_every_cell(outputs: Path) -> None:
+def test_a_page_of_few_examples_has_the_worst_of_every_cell(outputs):
     results = load(outputs)
     examples = content_of(browse(results, most=16))["examples"]
     assert len(examples) == 16
     assert len({(e["t"], e["l"]) for e in examples}) == 8  # one question each, of both models
     worst = results.groupby(["task", "length"])["score"].min()
     assert min(e["s"] for e in examples) == 100 * worst.min()
-
-
-@pytest.mark.slow
-def test_a_thousand_examples_take_less_than_three_megabytes(tmp_path: Path) -> None:
-    asked = {"models": ["reader-1024"], "lengths": [2048], "num_examples": 80}
-    study = rk.study(asked, tasks=list(rk.THIRTEEN), outputs=tmp_path)
-    results = rk.score(rk.evaluate(study, progress=False))
-    page = browse(results, most=1000)
-    assert len(content_of(page)["examples"]) == 1000
-    assert len(page.text.encode()) < 3e6
 
 
 def test_all_outputs_below_a_folder_are_found(outputs, tmp_path):
@@ -297,9 +235,7 @@ def test_the_page_has_rows_for_what_a_model_was_asked(outputs, tmp_path):
     scores = load(outputs)
     own = scores[(scores["model"] == "perfect") | (scores["task"] == "vt")]
     page = browse(own).save(tmp_path / "page.html")
-    command = [chromium, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]
-    dom = subprocess.run(
-        [*command, page.as_uri()], capture_output=True, text=True, timeout=120
-    ).stdout
-    tables = re.findall(r'<table class="heat">(.*?)</table>', dom, re.DOTALL)
+    command = [chromium, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", page.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    tables = re.findall(r'<table class="heat">(.*?)</table>', done.stdout, re.DOTALL)
     assert [table.count("<tr>") - 1 for table in tables] == [1, 4]

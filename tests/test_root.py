@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-import threading
 
 import pytest
 
@@ -13,9 +12,7 @@ import rulerkit as rk
 from rulerkit.cli.given import study_of
 from rulerkit.common import paths
 from rulerkit.common.errors import UserError
-from rulerkit.generation.tokenizers import load_tokenizer
 from tests.projects import SMALL, notebook
-from tests.text_server import ReaderServer
 
 ASKED = ("--tasks", "vt", "--lengths", "1K", "-n", "1")
 ANSWERS = "outputs/predictions/main/perfect/vt/1024.jsonl"
@@ -41,24 +38,11 @@ def test_a_folder_inside_a_project_belongs_to_it(nowhere, project, rulerkit, mon
     own = "model: {engine: reader, window: 100, label: mine}"
     (project / "params/models/perfect.yaml").write_text(own)
     ended = rulerkit("evaluate", "perfect", *ASKED)
-    assert ended.out.startswith(
-        f"project root: {project} (the nearest folder with params/ and notebooks/)"
-    )
+    assert ended.out.startswith(f"project root: {project} (the nearest folder with ")
     assert "mine" in ended.out, "the project's own file"
-    (file,) = (project / "outputs").rglob("1024.jsonl")
+    assert len(list((project / "outputs").rglob("1024.jsonl"))) == 1
     assert not (project / place / "outputs").exists()
-    assert file.exists()
     assert rulerkit("report").status == 0, "commands look where evaluate writes"
-
-
-def test_all_commands_look_for_a_folder_in_the_same_place(nowhere, project, monkeypatch):
-    """`evaluate ./ck` and `check -y 'model: ./ck'` mean one checkpoint, also below the root."""
-    monkeypatch.chdir(project / "deep")
-    (project / "deep/ck").mkdir()
-    (project / "deep/ck/config.json").write_text("{}")
-    both = [study_of(["./ck"]), study_of(settings=["model: ./ck"])]
-    folder = str(project / "deep/ck")
-    assert [given.models[0]["path"] for given in both] == [folder] * 2
 
 
 @pytest.mark.slow
@@ -74,52 +58,30 @@ def test_papermill_writes_where_its_kernel_works(nowhere, project):
         assert (place / ANSWERS).exists()
 
 
-# --- addresses ------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def server():
-    server = ReaderServer(load_tokenizer("builtin"))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield server
-    server.shutdown()
-    server.server_close()
-
-
-def test_an_address_is_a_model(nowhere, server, rulerkit):
+def test_an_address_is_a_model(nowhere, serve, rulerkit):
+    server = serve()
     host = server.url.removeprefix("http://").removesuffix("/v1")
     ended = rulerkit("evaluate", f"http://{host}", *ASKED, "-y", "tokenizer: builtin")
     assert ended.status == 0, ended.err
-    name = f"m-{host.replace(':', '-')}"
     (record,) = nowhere.rglob("1024.json")
-    assert record.parents[1].name == name
+    assert record.parents[1].name == f"m-{host.replace(':', '-')}"
     model = json.loads(record.read_text())["result"]["model"]
     assert (model["engine"], model["path"]) == ("openai", "m")
     described = {"base_url": server.url, "engine": "openai", "path": "m"}
     in_python = rk.study(model=server.url).models[0]
     assert described.items() <= in_python.items()
 
-
-def test_what_an_address_does_not_say_is_asked_for(nowhere, server):
     server.listing = {"data": [{"id": "org/a"}, {"id": "org/b"}]}
     with pytest.raises(UserError, match=r"serves 2 models \(org/a, org/b\): name"):
         study_of([server.url])
     chosen = study_of([f"{server.url}#org/b"]).models[0]
     assert (chosen["path"], chosen["label"].split()[0]) == ("org/b", "b")
-    server.listing = {"error": "no"}
-    with pytest.raises(UserError, match="is no list of models"):
-        study_of([server.url])
-    with pytest.raises(UserError, match=r"nothing answers at http://127\.0\.0\.1:1/v1"):
-        study_of(["http://127.0.0.1:1"])
 
 
 def test_help_is_grouped_and_errors_are_red_on_a_terminal(rulerkit):
-    groups = [
-        rulerkit("--help").out.index(f"─ {name} ─")
-        for name in ("Every day", "Look closer", "Set up")
-    ]
-    assert groups == sorted(groups)
-    words = re.findall(r"^│ ([a-z]+) ", rulerkit("--help").out, re.MULTILINE)
+    said = rulerkit("--help").out
+    assert re.search("─ Every day ─.*─ Look closer ─.*─ Set up ─", said, re.DOTALL)
+    words = re.findall(r"^│ ([a-z]+) ", said, re.MULTILINE)
     assert words[:5] == ["evaluate", "report", "browse", "batch", "status"]
     import pty
 

@@ -4,11 +4,10 @@ functions where the package is installed, and the command."""
 import csv
 import json
 import re
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import rulerkit as rk
@@ -58,41 +57,14 @@ def test_upstream_is_upstream_on_any_text(answer, references):
     assert score_answer("upstream", "part", answer, references) == upstream_part(judged, references)
 
 
-# The folder extras/lm_eval alone is a package without a file.
-@pytest.mark.skipif(
-    not getattr(find_spec("lm_eval"), "origin", None), reason="lm-eval is not installed"
-)
-@settings(deadline=None)
-@given(TEXTS, st.lists(TEXTS, min_size=1, max_size=4))
-def test_lm_eval_is_lm_eval_on_any_text(answer, references):
-    from lm_eval.tasks.ruler.common_utils import process_results, process_results_part
-
-    doc = {"max_length": 4096, "outputs": references}
-    # What its models do with `think_end_token=</think>` before an answer is stored.
-    text = answer.split("</think>")[-1].lstrip()
-    for match, function in (("all", process_results), ("part", process_results_part)):
-        for name, judged in (("lm-eval", answer), ("lm-eval:think", text)):
-            own = function(doc, [judged])["4096"]
-            assert score_answer(name, match, answer, references) == own
-
-
 def harness_file(tmp_path, score):
     """A samples file of lm-eval for qa_1 with two answers; `score` is what it says of the first."""
+    outputs = ["in the 10th century", "10th", "in the 10th"]
+    common = {"doc": {"outputs": outputs, "input": "?", "max_length": 4096}, "filter": "none"}
     rows = []
     for index, (answer, said) in enumerate([("10th", score), ("in the 10th", 2 / 3)]):
-        outputs = ["in the 10th century", "10th", "in the 10th"]
-        rows.append(
-            {
-                "doc_id": index,
-                "doc": {"outputs": outputs, "input": "?", "max_length": 4096},
-                "resps": [[answer]],
-                "filtered_resps": [answer],
-                "filter": "none",
-                "metrics": ["4096"],
-                "prompt_hash": f"{index}" * 64,
-                "4096": said,
-            }
-        )
+        row = {"doc_id": index, "metrics": ["4096"], "prompt_hash": f"{index}" * 64, "4096": said}
+        rows.append(common | row | {"resps": [[answer]], "filtered_resps": [answer]})
     file = tmp_path / "my__model" / "samples_ruler_qa_squad_2026-01-31T10-00-00.jsonl"
     file.parent.mkdir()
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -122,14 +94,8 @@ def test_two_runs_of_lm_eval_pair_by_the_hash_of_the_prompt(tmp_path):
 
 @needs_extras
 def test_tasks_that_other_harnesses_do_not_have_are_refused(tmp_path):
-    study = rk.study(
-        model="perfect",
-        tasks=["niah_single_1", "count_64"],
-        lengths=[4096],
-        num_examples=1,
-        outputs=str(tmp_path),
-    )
-    cells = rk.evaluate(study)
+    asked = {"tasks": ["niah_single_1", "count_64"], "lengths": [4096], "num_examples": 1}
+    cells = rk.evaluate(rk.study(model="perfect", outputs=str(tmp_path), **asked))
     with pytest.raises(UserError, match="no rule for count_64"):
         score_as(cells, ["lm-eval"])
     judged = score_as(cells[:1], NAMES)

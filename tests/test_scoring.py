@@ -15,11 +15,10 @@ from rulerkit.store.other_formats import read_predictions, task_name
 from tests.records import record_of
 
 
-def cell(rows, task="vt", length=4096, match="all", thinking=0, model="m", **record):
-    kind = {"name": task, "family": "", "category": category_of(task), "match": match}
-    form = {"template": "base", "thinking_tokens": thinking, "before": "", "after": ""}
+def cell(rows, task="vt", length=4096, model="m", **record):
+    kind = {"name": task, "family": "", "category": category_of(task), "match": "all"}
     about = {"num_examples": 2, "label": "M", "claimed_length": 8192, "aligned": "base"} | record
-    about |= {"task": kind, "prompt_format": form}
+    about["task"] = kind
     return Cell(Path(f"{task}/{length}.jsonl"), record_of(model, length=length, **about), rows)
 
 
@@ -28,19 +27,11 @@ def row(pred, outputs, index=0, reason="stop"):
     return row | {"num_prompt_tokens": 4000, "digest": "d"}
 
 
-def test_models_that_share_a_label_are_told_apart_by_their_names():
-    models = {"vt": "n", "cwe": "m", "fwe": "m"}
-    cells = [cell([row("1", ["1"])], task, model=model) for task, model in models.items()]
-    assert list(score(cells)["label"]) == ["M [n]", "M [m]", "M [m]"]
-    assert list(score(cells[1:])["label"]) == ["M", "M"]
-
-
 @pytest.mark.parametrize(
     ("name", "answer", "references", "score_of_it"),
     [
         ("niah_multivalue", " 123, 456\n", ["123", "789"], 0.5),
         ("niah_multivalue", "<think>789, 123</think>456", ["123", "789"], 0),
-        ("niah_multivalue", "<think>789, 123", ["123", "789"], 0),
         ("qa_1", "in Paris.", ["London", "Paris"], 1),
         ({"base": "vt", "num_hops": 2}, "a\x00b VAR", ["b var", "c"], 0.5),
     ],
@@ -51,18 +42,10 @@ def test_one_answer_is_judged_as_a_row_is(name, answer, references, score_of_it)
         rk.judge(name, answer, [])
 
 
-@pytest.mark.parametrize(
-    ("pred", "cleaned"),
-    [
-        ("  12345 \n", "12345"),
-        ("a\x00b\tc\x1fd", "a\nb\nc\nd"),
-        ("\x7f\x9f", "\x7f\x9f"),  # only \x00 to \x1f are control characters here
-        ("", ""),
-        ("<think>1</think>2", "<think>1</think>2"),
-    ],
-)
-def test_clean(pred, cleaned):
-    assert clean(pred) == cleaned
+def test_blanks_and_controls_are_cleaned_and_nothing_else():
+    assert clean("  a\x00b\tc\x1fd \n") == "a\nb\nc\nd"
+    for kept in ("\x7f\x9f", "", "<think>1</think>2"):
+        assert clean(kept) == kept
 
 
 HARMONY = "<|channel|>analysis<|message|>ab?<|end|><|start|>assistant"
@@ -78,12 +61,6 @@ HARMONY = "<|channel|>analysis<|message|>ab?<|end|><|start|>assistant"
         ("2", "assistant\n<think>\n\n</think>\n\n", "2"),
         ("2", "assistant\n", "2"),  # it did not think
         ("1</think>", "", ""),
-        ("[THINK]1[/THINK]2", "", "2"),
-        ("[THINK]1", "", None),
-        ("<seed:think>1</seed:think>2", "", "2"),
-        ("<|START_THINKING|>1<|END_THINKING|>2", "", "2"),
-        ("<|channel>thought\n1<channel|>2", "", "2"),
-        ("<think:any>1</think:any>2", "", "2"),
         ("1</think>2 <think>3", "", "2"),  # it begins to think once more
         ("1</think> <think>3", "", None),
         (f"{HARMONY}<|channel|>final<|message|>cd", "<|start|>assistant", "cd"),
@@ -97,11 +74,18 @@ def test_only_what_follows_a_thought_is_judged(pred, after, judged):
 
     # Nobody asked for a thought: only what begins or ends with a mark is one.
     form["thinking_tokens"] = 0
-    begins = pred.startswith(("<think", "[THINK]", "<seed:", "<|", "<channel"))
-    if begins or "</think>" in pred:
+    if pred.startswith(("<think", "<|")) or "</think>" in pred:
         assert answer_of(pred, record) == (judged or "", judged is None)
     else:
         assert answer_of(pred, record) == (clean(pred), False)
+
+
+def test_a_thought_in_plain_words_that_nobody_asked_for_is_no_answer():
+    record = {"result": {"prompt_format": {"thinking_tokens": 0, "after": ""}}}
+    assert answer_of("analysisWe see 1. assistantfinal2", record) == ("2", False)
+    assert answer_of("analysis We see 1. assistant final 2", record) == ("2", False)
+    for kept in ("analysis of the text: 1", "An assistant final coach says 1", "1 <think>"):
+        assert answer_of(kept, record) == (kept, False)
 
 
 @pytest.mark.parametrize(
@@ -133,16 +117,6 @@ def test_score_gives_a_row_per_example():
     about = {"run": "main", "model": "m", "aligned": "base", "claimed_length": 8192, "task": "vt"}
     about |= {"category": "vt", "length": 4096, "wanted": 5, "stand_in": True, "seed": 42}
     assert {key: first[key] for key in about} == about
-
-
-def test_thinking_models_answer_after_their_thought():
-    rows = [row("is it ab?</think>cd", ["ab"]), row("<think>ab", ["ab"], 1)]
-    found = score([cell(rows, thinking=1000)])
-    assert found["score"].tolist() == [0.0, 0.0]
-    assert found["empty"].tolist() == [False, False]
-    assert found["cut_thought"].tolist() == found["cut_off"].tolist() == [False, True]
-    # So are thoughts that nobody asked for.
-    assert score([cell(rows)])["score"].tolist() == [0.0, 0.0]
 
 
 @pytest.mark.parametrize(

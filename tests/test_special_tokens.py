@@ -25,16 +25,11 @@ def small_tokenizer(folder, around, **beside):
     backend = Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=400,
-        special_tokens=list(SPECIAL),
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    backend.train_from_iterator([TEXT] * 9, trainer)
-    backend.post_processor = processors.TemplateProcessing(
-        single=around, special_tokens=[(token, n) for n, token in enumerate(SPECIAL)]
-    )
+    about = {"vocab_size": 400, "special_tokens": list(SPECIAL), "show_progress": False}
+    about["initial_alphabet"] = pre_tokenizers.ByteLevel.alphabet()
+    backend.train_from_iterator([TEXT] * 9, trainers.BpeTrainer(**about))
+    numbered = [(token, number) for number, token in enumerate(SPECIAL)]
+    backend.post_processor = processors.TemplateProcessing(single=around, special_tokens=numbered)
     backend.save(str(folder / "tokenizer.json"))
     write(folder, beside)
 
@@ -43,17 +38,10 @@ def small_sentencepiece(folder, **beside):
     """A folder with a SentencePiece model as Llama 2's is made, and files beside it."""
     import sentencepiece
 
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter([TEXT] * 9),
-        model_prefix=str(folder / "tokenizer"),
-        model_type="bpe",
-        vocab_size=400,
-        byte_fallback=True,
-        hard_vocab_limit=False,
-        normalization_rule_name="identity",
-        remove_extra_whitespaces=False,
-        minloglevel=2,
-    )
+    about = {"model_type": "bpe", "vocab_size": 400, "byte_fallback": True, "minloglevel": 2}
+    about |= {"normalization_rule_name": "identity", "remove_extra_whitespaces": False}
+    about |= {"hard_vocab_limit": False, "model_prefix": str(folder / "tokenizer")}
+    sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter([TEXT] * 9), **about)
     write(folder, beside)
 
 
@@ -66,39 +54,26 @@ def token(content, **more):
     return {"content": content, "special": True, "normalized": False} | more
 
 
-# --- around a text --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("add_bos_token", [None, False])
+@pytest.mark.parametrize("more", [{}, {"add_bos_token": False}])
 @pytest.mark.parametrize(
     ("around", "leading", "closing"),
-    [
-        ("$A", (), ()),
-        ("<s> $A", (2,), ()),
-        ("[gMASK] <sop> $A", (0, 1), ()),
-        ("[gMASK] <sop> <s> $A </s>", (0, 1, 2), (3,)),
-        ("$A </s>", (), (3,)),
-    ],
+    [("$A", (), ()), ("<s> $A", (2,), ()), ("[gMASK] <sop> <s> $A </s>", (0, 1, 2), (3,))],
 )
 def test_what_is_put_around_a_text_is_what_transformers_puts(
-    tmp_path, around, leading, closing, add_bos_token
+    tmp_path, around, leading, closing, more
 ):
-    about = {"bos_token": "<s>", "eos_token": "</s>"}
-    if add_bos_token is not None:
-        about["add_bos_token"] = add_bos_token
+    about = {"bos_token": "<s>", "eos_token": "</s>"} | more
     small_tokenizer(tmp_path, around, tokenizer_config=about)
     ours = load_tokenizer(str(tmp_path))
     assert ours.leading_ids == leading
 
-    # A plain prompt begins with all of them, and nothing stands behind it; it fills its length.
+    # A plain prompt begins with all of them, and nothing stands behind it.
     form = PromptFormat(ours, template="base")
     assert form.bos == form.leading_ids == leading
     assert form.leading_text == "".join(SPECIAL[number] for number in leading)
-    for name in ("vt", "qa_1"):
-        made = generate(task(name).with_corpora("builtin"), 2048, 1, prompt_format=form)[0]
-        ids = [*leading, *ours.encode(made.prompt).tolist()]
-        assert made.ids.tolist() == ids
-        assert len(ids) <= 2048 - made.max_new_tokens
+    made = generate(task("qa_1").with_corpora("builtin"), 2048, 1, prompt_format=form)[0]
+    assert made.ids.tolist() == [*leading, *ours.encode(made.prompt).tolist()]
+    assert made.num_tokens <= 2048 - made.max_new_tokens
 
     transformers = pytest.importorskip("transformers")
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
@@ -132,8 +107,6 @@ def test_a_server_that_ends_each_prompt_is_refused(tmp_path):
         assert (answers, server.real) == ({}, [])
         assert "use `prompt_path: chat`" in problem
 
-
-# --- beside a vocabulary --------------------------------------------------------------------------
 
 MARKS = ("<|im_end|>", "<|im_start|>")
 NAMES = {"bos_token": "<s>", "eos_token": "<|im_end|>"}
@@ -176,23 +149,16 @@ def test_a_sentencepiece_model_without_the_first_blank_is_refused(tmp_path):
         load_tokenizer(str(tmp_path))
 
 
-# --- vocabularies that are not whole tokenizers ---------------------------------------------------
-
 RANKS = "IQ== 0\nIg== 1\nIw== 2\n"
 TEKKEN = json.dumps({"config": {}, "vocab": [{"rank": 0, "token_bytes": "AA=="}]})
 
 
-@pytest.mark.parametrize("as_folder", [True, False])
 @pytest.mark.parametrize(
-    ("name", "content"),
-    [("tokenizer.model", RANKS), ("tekken.json", TEKKEN), ("vocab.json", "{}")],
+    ("name", "content"), [("tokenizer.model", RANKS), ("tekken.json", TEKKEN), ("vocab.json", "{}")]
 )
-def test_a_folder_without_a_whole_tokenizer_names_what_is_needed(
-    tmp_path, name, content, as_folder
-):
+def test_a_folder_without_a_whole_tokenizer_names_what_is_needed(tmp_path, name, content):
     (tmp_path / name).write_text(content, encoding="utf-8")
-    (tmp_path / "tokenizer_config.json").write_text("{}", encoding="utf-8")
-    with pytest.raises(UserError) as raised:
-        load_tokenizer(str(tmp_path if as_folder else tmp_path / name))
-    assert "\n" not in str(raised.value)
-    assert as_folder is False or "tokenizer.json" in str(raised.value)
+    for place, words in ((tmp_path, r"tokenizer\.json"), (tmp_path / name, "")):
+        with pytest.raises(UserError, match=words) as raised:
+            load_tokenizer(str(place))
+        assert "\n" not in str(raised.value)

@@ -62,8 +62,7 @@ def test_all_tasks_are_answered_by_a_server_that_takes_text_only(tmp_path):
     rows = [row for cell in cells for row in cell.rows]
     assert all(string_match_all(row["pred"], row["outputs"]) == 1 for row in rows)
     assert cells[0].record["result"]["model"]["prompt_path"] == "text"
-    assert len({entry["pid"] for entry in journal(tmp_path)}) == 1
-    assert len(journal(tmp_path)) == 26
+    assert [entry["pid"] for entry in journal(tmp_path)] == [journal(tmp_path)[0]["pid"]] * 26
     assert processes(str(tmp_path))  # it stays loaded for the next call
     session.close()
     assert not processes(str(tmp_path))
@@ -87,13 +86,10 @@ def test_an_answer_that_is_given_up_half_way_leaves_the_server_ready_for_the_nex
 def test_a_server_that_dies_is_one_line_and_the_answers_stay(tmp_path):
     model = load_model(spec(tmp_path, "--die-after 5", concurrency=1))
     asked = examples(model, 12)
-    with pytest.raises(UserError) as caught:
+    words = r"model served: its server ended \(exit status 3\).*the card fell off the bus.*are kept"
+    with pytest.raises(UserError, match=words) as caught:
         predict(model, asked, tmp_path / "run", progress=False)
-    message = str(caught.value)
-    assert "\n" not in message
-    assert "model served: its server ended (exit status 3)" in message
-    assert "the card fell off the bus" in message
-    assert "answers so far are kept" in message
+    assert "\n" not in str(caught.value)
     file = next((tmp_path / "run").rglob("*.jsonl"))
     assert len(file.read_text().splitlines()) == 5
     again = load_model(spec(tmp_path, concurrency=1))
@@ -106,11 +102,9 @@ def test_a_server_that_dies_is_one_line_and_the_answers_stay(tmp_path):
 def test_a_server_that_never_gets_healthy_is_one_line_and_ended(tmp_path, monkeypatch):
     monkeypatch.setattr("rulerkit.inference.process.START_TIMEOUT", 8)
     model = load_model(spec(tmp_path, "--health 503"))
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError, match="did not get healthy within 8 s") as caught:
         list(model.answer(examples(model, 1)))
-    message = str(caught.value)
-    assert "\n" not in message
-    assert "did not get healthy within 8 s" in message
+    assert "\n" not in str(caught.value)
     assert gone_within(5, str(tmp_path))
 
 
@@ -142,14 +136,12 @@ def test_nothing_is_left_after_a_killed_parent_and_the_next_run_resumes(tmp_path
     assert not Path(f"/proc/{server}").exists()
     rows = len(next(outputs.rglob("1024.jsonl")).read_text().splitlines())
     assert 0 < rows < 40
-    small = {"tasks": ["vt"], "lengths": [1024], "num_examples": 40}
-    study = rk.study(model=spec(tmp_path), outputs=str(outputs), **small)
-    assert len(rk.evaluate(study, progress=False)[0].rows) == 40
+    again = [sys.executable, "-c", EVALUATE, json.dumps(spec(tmp_path)), str(outputs)]
+    assert subprocess.check_output(again) == b"40\n"
 
 
 @pytest.mark.slow
 def test_a_server_that_a_notebook_started_ends_with_its_kernel(tmp_path):
-    """A restart gives the memory back."""
     manager = pytest.importorskip("jupyter_client").KernelManager(kernel_name="python3")
     manager.start_kernel(env={**os.environ, "PYTHONPATH": str(ROOT)})
     kernel = manager.client()
@@ -157,9 +149,7 @@ def test_a_server_that_a_notebook_started_ends_with_its_kernel(tmp_path):
     try:
         kernel.start_channels()
         kernel.wait_for_ready(timeout=60)
-        reply = kernel.execute_interactive(
-            code + HELD, timeout=60, output_hook=lambda message: None
-        )
+        reply = kernel.execute_interactive(code + HELD, timeout=60, output_hook=print)
         assert reply["content"]["status"] == "ok"
         assert processes(f"{tmp_path}/journal")
         manager.restart_kernel(now=True)  # as a kernel that hangs: killed, not asked

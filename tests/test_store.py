@@ -7,6 +7,8 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 
@@ -14,23 +16,11 @@ from rulerkit.common.errors import UserError
 from rulerkit.store import files as locks
 from rulerkit.store.files import Lock
 
-HOLD = "import sys, time; from pathlib import Path; from rulerkit.store.files import Lock; "
-HOLD += (
-    "lock = Lock(Path(sys.argv[1])); lock.__enter__(); print('held', flush=True); time.sleep(60)"
-)
-
-
-def hold(path, **environment):
-    """Another process that holds a lock."""
-    holder = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(path)],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **environment},
-    )
-    assert holder.stdout is not None
-    assert holder.stdout.readline() == "held\n"
-    return holder
+HOLD = """
+import sys, time; from pathlib import Path; from rulerkit.store.files import Lock
+with Lock(Path(sys.argv[1])):
+    print("held", flush=True); time.sleep(60)
+"""
 
 
 @pytest.fixture
@@ -50,22 +40,17 @@ def claim(path, owner="node7,,812", pid=17, seconds=locks.LIFETIME):
 
 
 def test_a_second_process_is_refused_until_the_first_is_killed(lock_file):
-    holder = hold(lock_file)
-    try:
-        with pytest.raises(
-            UserError, match=rf"4096 is being written by process {holder.pid} on host .*run: NAME"
-        ):
+    command = [sys.executable, "-c", HOLD, str(lock_file)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout.readline() == "held\n"
+        words = rf"4096 is being written by process {holder.pid} on host .*run: NAME"
+        with pytest.raises(UserError, match=words):
             Lock(lock_file).__enter__()
         holder.send_signal(signal.SIGKILL)
         time.sleep(0.2)  # not waited for: a zombie is dead too
         with Lock(lock_file):
             mine = f"process {os.getpid()} on host {socket.gethostname()}"
             assert locks.holder(lock_file).startswith(mine)
-    finally:
-        holder.kill()
-        holder.wait()
-        assert holder.stdout is not None
-        holder.stdout.close()
     assert list(lock_file.parent.iterdir()) == []
 
 
@@ -119,28 +104,20 @@ def test_a_lock_is_refreshed_however_long_a_reply_takes(lock_file, monkeypatch):
 def test_of_many_that_find_a_dead_lock_one_goes_on(lock_file):
     """Threads are as good as processes here: each has its own token, and the files are all they
     share."""
+    barrier = threading.Barrier(8)
+
+    def race(_):
+        lock = Lock(lock_file)
+        barrier.wait()
+        with suppress(UserError):
+            return lock.__enter__()
+
     for _ in range(2):
         claim(lock_file, seconds=-1)
-        won = []
-        barrier = threading.Barrier(8)
-
-        def race(won=won, barrier=barrier):
-            lock = Lock(lock_file)
-            barrier.wait()
-            try:
-                lock.__enter__()
-            except UserError:
-                return
-            won.append(lock)
-
-        threads = [threading.Thread(target=race) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert len(won) == 1
-        assert not won[0].lost
-        won[0].__exit__()
+        with ThreadPoolExecutor(8) as pool:
+            (won,) = [lock for lock in pool.map(race, range(8)) if lock]
+        assert not won.lost
+        won.__exit__()
         assert list(lock_file.parent.iterdir()) == []
 
 

@@ -19,8 +19,6 @@ SHORT = "|".join(re.escape(LINE[:end]) for end in (19, 36, 55, 67))
 UUID4 = r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
 KIND = {"numbers": r"[1-9]\d{6}", "uuids": UUID4, "words": r"[a-z' .]+-[A-Za-z' .-]+"}
 
-RULER = list(TASKS)
-
 
 def examples(spec, length=4096, count=3):
     return list(generate(task(spec).with_corpora("builtin"), length, count))
@@ -33,22 +31,12 @@ def between(text, head, tail):
     return text[len(head) : len(text) - len(tail)]
 
 
-# --- the thirteen ---------------------------------------------------------------------------------
+def test_more_answers_need_more_tokens():
+    hops = {"base": "vt", "num_hops": 9}
+    for spec, tokens in ((hops, 60), ({"base": "cwe", "num_cw": 20}, 240)):
+        assert examples(spec, count=1)[0].max_new_tokens == tokens
+    assert examples(hops | {"max_new_tokens": 45}, count=1)[0].max_new_tokens == 45
 
-
-@pytest.mark.parametrize(
-    ("spec", "tokens"),
-    [
-        ({"base": "vt", "num_hops": 9}, 60),
-        ({"base": "cwe", "num_cw": 20}, 240),
-        ({"base": "vt", "num_hops": 9, "max_new_tokens": 45}, 45),
-    ],
-)
-def test_more_answers_need_more_tokens(spec, tokens):
-    assert examples(spec, count=1)[0].max_new_tokens == tokens
-
-
-# --- needle in a haystack -------------------------------------------------------------------------
 
 NEEDLES = {  # task: haystack, kind of key, kind of value, keys, values, queries
     "niah_single_1": ("noise", "words", "numbers", 1, 1, 1),
@@ -117,8 +105,6 @@ def test_all_kinds_of_keys_and_values(haystack):
         assert f" for {asked} is: {made.references[0]}." in made.context_text
 
 
-# --- variable tracking ----------------------------------------------------------------------------
-
 VT_OPENING = "Memorize and track the chain(s) of variable assignment hidden in the following text."
 
 
@@ -178,9 +164,6 @@ def test_tracking_prompts(protocol, chains, hops):
     assert len(shown) == (3 if new else 1), "fresh demonstrations, or one for all"
 
 
-# --- common words ---------------------------------------------------------------------------------
-
-
 def listed(text):
     """The words of a numbered list; numbers must run from 1."""
     words = re.findall(r"\d+\. (.+?)(?= \d+\. |$)", text)
@@ -234,9 +217,6 @@ def test_common_words_score_for_themselves_only():
             assert not pairs or 0.4 < np.mean(pairs) < 0.6
 
 
-# --- frequent words -------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("name", "alpha", "zeta"),
     [("fwe", 2.0, 1.6449340668482264), ("fwe_3.5", 3.5, 1.1267338673170566)],
@@ -276,8 +256,6 @@ def test_the_answer_is_never_a_tie(spec):
             assert counts[last][1] > counts[last + 1][1]
 
 
-# --- question answering ---------------------------------------------------------------------------
-
 INSTRUCTION = "Answer the question based on the given documents. Only give me the answer and do not output any other words."
 
 
@@ -314,20 +292,15 @@ def test_a_question_alone():
         assert made.depths == []
 
 
-# --- settings and names ---------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("spec", "named"),
     [
         ("niah_x", "niah_single_1"),
         ({"base": "vt", "hops": 3}, "num_hops"),
         ({"base": "vt", "num_hops": 0}, "num_hops"),
-        ({"base": "vt", "num_hops": 100}, "less than 100"),
         ({"base": "vt", "name": "../up"}, "name"),
         ({"base": "niah_multikey_1", "num_keys": 60_000, "num_values": 2}, "at most 100000"),
         ({"base": "cwe", "freq_cw": 3}, "freq"),
-        ({"base": "fwe", "alpha": 1.0}, "alpha"),
         ({"base": "fwe", "k": 30, "word_length": 1}, "word_length"),
     ],
 )
@@ -336,8 +309,6 @@ def test_wrong_settings(spec, named):
         task(spec)
     assert "\n" not in str(error.value)
 
-
-# --- reading --------------------------------------------------------------------------------------
 
 VARIANTS = [
     task({"base": "vt", "num_hops": 9}, "paper"),
@@ -348,7 +319,7 @@ VARIANTS = [
 ]
 
 
-@pytest.mark.parametrize("spec", [*RULER, *VARIANTS])
+@pytest.mark.parametrize("spec", [*TASKS, *VARIANTS])
 def test_a_careful_reader_finds_every_answer(spec):
     for made in examples(spec, 4096, 5):
         answer = read_answer(made.prompt)
@@ -364,8 +335,6 @@ def test_an_invented_question_is_answered_where_all_of_its_documents_stand(datas
         for gold in (block for block in made.blocks if block.role == "needle"):
             assert read_answer(made.prompt.replace(gold.text, "")) == "not found"
 
-
-# --- docstrings -----------------------------------------------------------------------------------
 
 SHOWN = re.compile(
     r"A prompt of `(.+)` in (\d+) tokens, its lines wrapped:\n(.+)References: (.+?)\.\n", re.DOTALL

@@ -15,7 +15,7 @@ from rulerkit.report.tables import usage_notes
 from rulerkit.scoring.scores import answer_of
 from rulerkit.store.comparable import check_same
 from tests.records import predict
-from tests.test_openai import client, server, some  # noqa: F401
+from tests.test_openai import client, error, server, some  # noqa: F401
 
 OPEN = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
 OPEN += "<|im_start|>assistant\n"
@@ -30,16 +30,6 @@ TEMPLATES = {  # each family's way to open and to close a thought: template, end
         OPEN + "{% if thinking %}<think>{% else %}</think>{% endif %}",
         "<think>",
         "</think>",
-    ),
-    "mistral": (
-        OPEN + "{% if not enable_thinking %}[THINK][/THINK]{% endif %}",
-        "assistant\n",
-        "[THINK][/THINK]",
-    ),
-    "seed": (
-        OPEN + "{% if enable_thinking %}<seed:think>{% else %}<seed:think></seed:think>{% endif %}",
-        "<seed:think>",
-        "<seed:think></seed:think>",
     ),
     "harmony": (
         "Reasoning: {{ reasoning_effort or 'medium' }}\n{{ messages[0].content }}<|start|>assistant"
@@ -98,7 +88,6 @@ def test_a_thought_of_every_known_kind_is_no_answer(tmp_path, marks):
     written = {
         "{right}": 100,  # at once
         f"{beginning}no{end}{{right}}": 100,
-        f"{beginning}{{right}}{end}I cannot tell.": 0,
         f"{beginning}{{right}}{end}I cannot tell. {beginning}{{right}}": 0,
         f"{beginning}{{right}}": 0,
         f"{beginning}quotes {end} and {{right}}{end}none": 0,
@@ -113,31 +102,6 @@ def test_a_thought_of_every_known_kind_is_no_answer(tmp_path, marks):
         model = rk.model(answer, name=f"m{number}", **about, thinking_tokens=64)
         scores = rk.score(rk.evaluate(rk.study(model=model, **asked), progress=False))
         assert (100 * scores["score"]).tolist() == [score] * 2, text
-
-
-@pytest.mark.parametrize(
-    ("form", "score"),
-    [
-        ("<think>I see {}", 0),
-        ("\n<|channel>thought {}<channel|>I cannot tell.", 0),
-        ("<think>I see 1</think>{}", 1),
-        ("{} <think>", 1),
-        ("I see {}, or not</think>\n\nI cannot tell.", 0),
-        ("I see 1</think>{}", 1),
-        ("analysisWe see {}. assistantfinalI cannot tell.", 0),
-        ("analysisWe see 1. assistantfinal{}", 1),
-        ("analysis We see {}. assistant final I cannot tell.", 0),
-        ("analysis of the text: {}", 1),
-        ("An assistant final coach says {}", 1),
-    ],
-)
-def test_a_thought_that_nobody_asked_for_is_no_answer(tmp_path, form, score):
-    def answer(prompts):
-        return [form.format(NUMBER.search(prompt)[1]) for prompt in prompts]
-
-    asked = {"tasks": ["niah_single_1"], "lengths": [1024], "num_examples": 2, "outputs": tmp_path}
-    study = rk.study(model=rk.model(answer, name="m"), **asked)
-    assert rk.score(rk.evaluate(study))["score"].tolist() == [score] * 2
 
 
 def test_a_thought_with_unknown_marks_is_refused_or_its_marks_are_given():
@@ -157,32 +121,23 @@ def test_a_thought_with_unknown_marks_is_refused_or_its_marks_are_given():
 
 
 @pytest.mark.parametrize(
-    ("text", "path", "score", "is_cut"),
-    [
-        ("<think>no</think>{answer}", "ids", 1, False),
-        ("<think>{answer}?</think>no", "chat", 0, False),
-        ("<seed:think>it is {answer}", "chat", 0, True),
-        ("<|channel|>analysis<|message|>x<|channel|>final<|message|>{answer}", "chat", 1, False),
-        ("{answer}", "chat", 1, False),
-    ],
+    ("text", "score", "is_cut"),
+    [("<think>no</think>{}", 1, False), ("<think>it is {}", 0, True), ("{}", 1, False)],
 )
-def test_a_thought_is_counted_and_never_scored(server, tmp_path, text, path, score, is_cut):  # noqa: F811
+def test_a_thought_is_counted_and_never_scored(server, tmp_path, text, score, is_cut):  # noqa: F811
     def amend(body, reply):
         choice = reply["choices"][0]
         choice["finish_reason"] = "length" if is_cut else "stop"
-        if "message" in choice:
-            choice["message"]["content"] = text.format(answer=choice["message"]["content"])
-        else:
-            choice["text"] = text.format(answer=choice["text"])
+        choice["text"] = text.format(choice["text"])
 
     server.amend = amend
     marks = ["<think>", "</think>"]
-    model = client(server, prompt_path=path, thinking_tokens=64, thinking_marks=marks)
+    model = client(server, thinking_tokens=64, thinking_marks=marks)
     cell = predict(model, some(model, 2), tmp_path / "run", progress=False)
     scores = rk.score([cell])
     assert scores["score"].tolist() == [score] * 2
     assert scores["cut_thought"].tolist() == [is_cut] * 2
-    assert (scores["reasoning_tokens"] > 0).tolist() == [text != "{answer}"] * 2
+    assert (scores["reasoning_tokens"] > 0).tolist() == [text != "{}"] * 2
     assert server.real[-1]["max_tokens"] == some(model, 1)[0].max_new_tokens + 64
 
 
@@ -194,11 +149,10 @@ def test_hidden_reasoning_is_counted_by_the_service(server, tmp_path, cut):  # n
         reply["usage"]["completion_tokens_details"] = {"reasoning_tokens": 41}
 
     def behave(body):  # as services with reasoning models do
-        for name, wrong in (("max_tokens", True), ("temperature", body.get("temperature") == 0)):
-            if name in body and wrong:
-                message = f"Unsupported: {name}; use max_completion_tokens"
-                message = message if name == "max_tokens" else "temperature must be 1"
-                return 400, {}, {"error": {"message": message}}
+        if "max_tokens" in body:
+            return 400, {}, error("Unsupported: max_tokens; use max_completion_tokens")
+        if body.get("temperature") == 0:
+            return 400, {}, error("temperature must be 1")
         body["max_tokens"] = body["max_completion_tokens"]
         return None
 
@@ -227,16 +181,12 @@ def test_what_is_drawn_is_sent_and_recorded(server, tmp_path):  # noqa: F811
 
 
 def test_room_beside_and_inside_never_share_a_table(tmp_path):
-    def echo(prompts):
-        return ["<think>hm</think>42"] * len(prompts)
-
-    asked = {"tasks": ["vt"], "lengths": [2048], "num_examples": 1, "outputs": tmp_path}
     cells = []
     for place in ("beside", "inside"):
-        spec = {"thinking_tokens": 100, "thinking_room": place, "tokenizer": "builtin"}
-        spec["thinking_marks"] = ["<think>", "</think>"]
-        study = rk.study(model=rk.model(echo, name=place, **spec), **asked)
-        cells += rk.evaluate(study, progress=False)
-    check_same(cells[:1])
+        about = {"thinking_tokens": 100, "thinking_room": place, "tokenizer": "builtin"}
+        about["thinking_marks"] = ["<think>", "</think>"]
+        model = rk.model(lambda prompts: ["42"] * len(prompts), name=place, **about)
+        asked = {"tasks": ["vt"], "lengths": [2048], "num_examples": 1, "outputs": tmp_path}
+        cells += rk.evaluate(rk.study(model=model, **asked), progress=False)
     with pytest.raises(UserError, match="thinking_room"):
         check_same(cells)

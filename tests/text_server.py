@@ -1,8 +1,5 @@
 """A reference reader behind an OpenAI-compatible server, in a thread of a test or as a process.
 
-    python -m tests.text_server --port 8000 --key K [--journal FILE] [--pace SECONDS]
-    [--never-healthy] [--die-after N]
-
 As a process it takes text only, and lists its model under another name than it is asked for. Each
 line of the journal is the digest of a prompt, the id of the process and the GPUs that it may use.
 """
@@ -72,11 +69,8 @@ class ReaderServer(ThreadingHTTPServer):
         else:
             choice["text"] = content
         usage = {"prompt_tokens": tokens, "completion_tokens": written}
-        return {
-            "model": "m-0613",
-            "choices": [choice],
-            "usage": {**usage, "prompt_tokens_details": {"cached_tokens": min(128, tokens - 1)}},
-        }
+        usage["prompt_tokens_details"] = {"cached_tokens": min(128, tokens - 1)}
+        return {"model": "m-0613", "choices": [choice], "usage": usage}
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -163,11 +157,8 @@ def main():
             return error(404, f"no model {body['model']}")
         if body["max_tokens"] != PROBE:
             time.sleep(options.pace)
-            row = {
-                "prompt": sha256(body["prompt"].encode()).hexdigest()[:16],
-                "pid": os.getpid(),
-                "gpus": os.environ.get("CUDA_VISIBLE_DEVICES"),
-            }
+            row = {"prompt": sha256(body["prompt"].encode()).hexdigest()[:16], "pid": os.getpid()}
+            row["gpus"] = os.environ.get("CUDA_VISIBLE_DEVICES")
             with server.lock, open(options.journal, "a", encoding="utf-8") as journal:
                 journal.write(json.dumps(row) + "\n")
             options.die_after -= 1

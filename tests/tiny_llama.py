@@ -14,22 +14,17 @@ def save_tokenizer(folder, texts, vocab_size, *special, template=None, bos=True)
     backend = Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        special_tokens=[*names.values(), *special],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
+    about = {"vocab_size": vocab_size, "special_tokens": [*names.values(), *special]}
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(initial_alphabet=alphabet, show_progress=False, **about)
     backend.train_from_iterator(texts, trainer)
     if bos:
-        backend.post_processor = processors.TemplateProcessing(
-            single="<s> $A", special_tokens=[("<s>", 0)]
-        )
+        around = {"single": "<s> $A", "special_tokens": [("<s>", 0)]}
+        backend.post_processor = processors.TemplateProcessing(**around)
     fast = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, **names)
     fast.chat_template = template
     fast.save_pretrained(folder)
-    size = backend.get_vocab_size()
-    return size
+    return backend.get_vocab_size()
 
 
 def save_llama(folder, vocab_size, max_shard_size="50GB", **shape):
@@ -39,16 +34,9 @@ def save_llama(folder, vocab_size, max_shard_size="50GB", **shape):
     transformers = pytest.importorskip("transformers")
 
     torch.manual_seed(0)
-    config = {
-        "hidden_size": 64,
-        "intermediate_size": 128,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 1,
-        "max_position_embeddings": 4096,
-        "initializer_range": 0.2,  # so that logits are not flat and greedy answers differ
-        "bos_token_id": 0,
-        "eos_token_id": 1,
-    }
+    config = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+    config |= {"num_attention_heads": 2, "num_key_value_heads": 1}
+    config |= {"max_position_embeddings": 4096, "bos_token_id": 0, "eos_token_id": 1}
+    config["initializer_range"] = 0.2  # so that logits are not flat and greedy answers differ
     made = transformers.LlamaConfig(vocab_size=vocab_size, **(config | shape))
     transformers.LlamaForCausalLM(made).save_pretrained(folder, max_shard_size=max_shard_size)

@@ -7,28 +7,17 @@ _ENDS = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
 _ATTENTION = (
     _TINY | _ENDS | {"intermediate_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1}
 )
-_EXPERTS = {"num_experts": 2, "num_experts_per_tok": 1}
-_STATE = {"n_groups": 1, "chunk_size": 64}
 
 SHAPES = {
     "Mamba": _TINY | {"state_size": 16},
-    "Mamba2": _TINY | _ENDS | _STATE | {"num_heads": 4, "head_dim": 16, "state_size": 16},
+    "Mamba2": _TINY
+    | _ENDS
+    | {"n_groups": 1, "chunk_size": 64, "num_heads": 4, "head_dim": 16, "state_size": 16},
     "Rwkv": _TINY | {"context_length": 4096},
     "Jamba": _ATTENTION
-    | _EXPERTS
+    | {"num_experts": 2, "num_experts_per_tok": 1}
     | {"num_hidden_layers": 4, "attn_layer_period": 4, "attn_layer_offset": 2, "mamba_d_state": 8}
     | {"expert_layer_period": 2, "expert_layer_offset": 1},
-    "NemotronH": _ATTENTION
-    | _STATE
-    | {"num_hidden_layers": 3, "layers_block_type": ["mamba", "attention", "mamba"], "head_dim": 16}
-    | {"mamba_num_heads": 4, "mamba_head_dim": 16, "ssm_state_size": 16},
-    "Qwen3Next": _ATTENTION
-    | _EXPERTS
-    | {"layer_types": ["linear_attention", "full_attention"], "head_dim": 16}
-    | {"linear_num_key_heads": 2, "linear_num_value_heads": 2}
-    | {"linear_key_head_dim": 16, "linear_value_head_dim": 16}
-    | {"moe_intermediate_size": 32, "shared_expert_intermediate_size": 32},
-    "Lfm2": _ATTENTION | {"layer_types": ["conv", "full_attention"]},
     "Mistral": _ATTENTION | {"sliding_window": 64},
 }
 """Configurations by the name that a class of transformers begins with."""
@@ -42,7 +31,7 @@ def build(kind):
     torch.manual_seed(3)
     config = getattr(transformers, f"{kind}Config")(**SHAPES[kind], initializer_range=0.5)
     network = getattr(transformers, f"{kind}ForCausalLM")(config)
-    if kind in ("Rwkv", "Qwen3Next"):  # some of their weights start at zero or at one
+    if kind == "Rwkv":  # some of its weights start at zero or at one
         with torch.no_grad():
             for weight in network.parameters():
                 weight.add_(0.3 * torch.randn_like(weight))
@@ -50,7 +39,6 @@ def build(kind):
 
 
 NETWORKS = {"mamba": "Mamba", "mamba-2": "Mamba2", "jamba": "Jamba", "rwkv-4": "Rwkv"}
-
 
 _SIZE, _WIDE, _HEADS, _RANK = 64, 128, 2, 8
 
@@ -73,36 +61,29 @@ def _ends():
     )
 
 
-def _block(i, version):
+def _block(i):
     """The weights of a layer under their authors' names."""
     import torch
 
-    attention = ["receptance", "key", "value", "output", *(["gate"] if version == 5 else [])]
+    attention = ("receptance", "key", "value", "output")
     weights = _norms("ln1", "ln2", "att.ln_x", *(["ln0"] if i == 0 else []))
     weights |= {f"att.{name}.weight": _matrix(_SIZE, _SIZE) for name in attention}
     weights["ffn.key.weight"] = _matrix(_WIDE, _SIZE)
     weights["ffn.value.weight"] = _matrix(_SIZE, _WIDE)
-    if version == 5:
-        weights["ffn.receptance.weight"] = _matrix(_SIZE, _SIZE)
-        mixed = [f"att.time_mix_{name}" for name in "kvrg"] + [f"ffn.time_mix_{n}" for n in "kr"]
-        weights |= {
-            f"att.{name}": _matrix(_HEADS, _SIZE // _HEADS) for name in ("time_decay", "time_faaaa")
-        }
-    else:
-        mixed = [f"att.x_{name}" for name in "rwkvag"] + ["ffn.x_k"]
-        low_rank = "wav" if i else "wa"
-        weights |= {f"att.{name}0": _matrix(1, 1, _SIZE) for name in low_rank}
-        weights |= {f"att.{name}1": _matrix(_SIZE, _RANK) for name in low_rank + "g"}
-        weights |= {f"att.{name}2": _matrix(_RANK, _SIZE) for name in low_rank + "g"}
-        weights |= {f"att.{name}": 1 + _matrix(1, 1, _SIZE) for name in ("k_k", "k_a")}
-        weights["att.r_k"] = _matrix(_HEADS, _SIZE // _HEADS)
+    low_rank = "wav" if i else "wa"
+    weights |= {f"att.{name}0": _matrix(1, 1, _SIZE) for name in low_rank}
+    weights |= {f"att.{name}1": _matrix(_SIZE, _RANK) for name in low_rank + "g"}
+    weights |= {f"att.{name}2": _matrix(_RANK, _SIZE) for name in low_rank + "g"}
+    weights |= {f"att.{name}": 1 + _matrix(1, 1, _SIZE) for name in ("k_k", "k_a")}
+    weights["att.r_k"] = _matrix(_HEADS, _SIZE // _HEADS)
+    mixed = [f"att.x_{name}" for name in "rwkvag"] + ["ffn.x_k"]
     weights |= {name: torch.rand((1, 1, _SIZE)) for name in mixed}
     return {f"blocks.{i}.{name}": weight for name, weight in weights.items()}
 
 
-def write_pth(path, version):
-    """A random RWKV-5.2 or RWKV-7 of two layers and two heads, with the World vocabulary."""
+def write_pth(path):
+    """A random RWKV-7 of two layers and two heads, with the World vocabulary."""
     import torch
 
-    torch.manual_seed(version)
-    torch.save(_ends() | _block(0, version) | _block(1, version), path)
+    torch.manual_seed(7)
+    torch.save(_ends() | _block(0) | _block(1), path)

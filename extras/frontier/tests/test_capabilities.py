@@ -175,7 +175,7 @@ def test_nothing_of_it_enters_a_mean_of_ruler():
 
 
 def test_the_title_says_what_both_found():
-    ruler = scores_of({("m", length): 0.95 for length in SIX}, n=100, wanted=100)
+    ruler = scores_of({("m", length): 0.95 for length in SIX}, n=20, wanted=20)
     suite = suite_of(of_six(90, 85, 60, 50, 40, 30))
     both = rf.frontier(pd.concat([ruler, suite])).models.iloc[0]
     assert headline(both) == "RULER says >128K, the frontier suite 8K"

@@ -132,7 +132,7 @@ def test_two_addresses_are_enough(nowhere, serve, rulerkit):
 
         server.amend = amend
     urls = [server.url for server in servers]
-    said = rulerkit("gate", *urls, *GRID, "--margin", "20")
+    said = rulerkit("gate", *urls, "--tasks", "vt", "--lengths", "1K", "--margin", "20")
     assert said.status == 0, said
     known = [line for line in said.lines if "is not known: lengths are approximate" in line]
     assert len(known) == 1
@@ -160,7 +160,7 @@ def test_each_server_gets_its_own_key(nowhere, serve, rulerkit, monkeypatch):
     monkeypatch.setenv("BEFORE", "secret-of-before")
     monkeypatch.setenv("AFTER", "secret-of-after")
     keys = ("--baseline-key", "BEFORE", "--candidate-key", "AFTER")
-    few = ("--tasks", "niah_single_1", "--lengths", "1K", "-n", "10")
+    few = ("--tasks", "niah_single_1", "--lengths", "1K", "-n", "4")
     for candidate in (after.url, f"{{base_url: '{after.url}'}}"):
         said = rulerkit("gate", before.url, candidate, *keys, *few)
         assert said.status == 3, said

@@ -72,7 +72,15 @@ def test_a_leak_is_a_proof_unless_a_weak_model_may_have_made_it_up(
 # --- the prompts ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["builtin", "llama-3", "qwen2.5", "gpt-neox"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "builtin",
+        "gpt-neox",
+        pytest.param("llama-3", marks=pytest.mark.slow),
+        pytest.param("qwen2.5", marks=pytest.mark.slow),
+    ],
+)
 def test_twins_and_clones_differ_where_they_should(name, request):
     tokenizer = name
     if name != "builtin":
@@ -120,9 +128,7 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize(
-    "fault", ["HalfHashed", "Border", "StaysKnown", "Padded", "Unwritten", "Turn"]
-)
+@pytest.mark.parametrize("fault", ["HalfHashed", "Padded", "Turn"])
 def test_a_planted_fault_is_found(tmp_path, fault):
     found = checked(tmp_path, FAULTS[fault](pool=2000))
     assert (found.word, found.status) == ("worse", 1), found.text
@@ -159,14 +165,12 @@ def test_sound_and_noisy_servers_raise_no_false_alarm(tmp_path, setting):
         ({"off": True}, {}, "the cache is off"),
         ({"block": 8320, "pool": 40}, {}, "longer --lengths"),
         ({}, {"details": False, "metrics": False}, "--enable-prompt-tokens-details"),
-        ({}, {"flips": 1.0}, ""),
     ],
 )
 def test_nothing_is_sound_without_a_proven_hit(tmp_path, cache, server, words):
     limits = Limits(requests=100, pressure=20_000)
     found = checked(tmp_path, BlockCache(**cache), limits=limits, **server)
-    if "flips" not in server:
-        assert (found.word, found.status) == ("cannot tell", 3), found.text
+    assert (found.word, found.status) == ("cannot tell", 3), found.text
     assert words in found.text
 
 
@@ -248,9 +252,9 @@ SERVED = ("--serving", "-y", "tokenizer: builtin", "--lengths", "1K,2K")
 
 @pytest.mark.parametrize("path", ["text", pytest.param("chat", marks=pytest.mark.slow)])
 def test_the_command_checks_a_server(nowhere, rulerkit, path):
-    server = started(CacheServer(BlockCache(pool=2000)))
-    few = ("-y", f"prompt_path: {path}", "-y", "seed: 1", "--requests", "130")
-    said = rulerkit("gate", server.url, *SERVED, *few)
+    server = started(CacheServer(BlockCache(pool=1000)))
+    few = ("-y", f"prompt_path: {path}", "-y", "seed: 1", "--requests", "130", "--lengths", "1K")
+    said = rulerkit("gate", server.url, "--serving", "-y", "tokenizer: builtin", *few)
     assert said.status == 0, said
     assert said.out.startswith("SOUND: m at 127.0.0.1")
     rows = [line.split()[0] for line in said.out.splitlines()[4:12]]

@@ -290,6 +290,7 @@ def test_the_package_passes_the_lint_of_inspects_register():
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.slow
 def test_a_damaged_log_is_named(tmp_path):
     needs_inspect()
     file = tmp_path / "one.eval"
