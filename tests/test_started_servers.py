@@ -83,6 +83,7 @@ def test_an_answer_that_is_given_up_half_way_leaves_the_server_ready_for_the_nex
     model.close()
 
 
+@pytest.mark.slow
 def test_a_server_that_dies_is_one_line_and_the_answers_stay(tmp_path):
     model = load_model(spec(tmp_path, "--die-after 5", concurrency=1))
     asked = examples(model, 12)

@@ -250,7 +250,8 @@ def test_a_weak_model_and_failures_are_not_sound(tmp_path):
 SERVED = ("--serving", "-y", "tokenizer: builtin", "--lengths", "1K,2K")
 
 
-@pytest.mark.parametrize("path", ["text", pytest.param("chat", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("path", ["text", "chat"])
 def test_the_command_checks_a_server(nowhere, rulerkit, path):
     server = started(CacheServer(BlockCache(pool=1000)))
     few = ("-y", f"prompt_path: {path}", "-y", "seed: 1", "--requests", "130", "--lengths", "1K")
