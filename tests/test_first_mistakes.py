@@ -25,6 +25,9 @@ MISTAKES = {
     "show --tasks vt --lengths 300": ("does not fit into 300 tokens", "longer length"),
     "report .": ("no predictions in /", "samples_*.jsonl"),
     "report nothere": ("/nothere: no such file or folder",),
+    f"evaluate {'a' * 300}": ("unknown model", "`rulerkit models`"),
+    f"report {'a' * 300}": ("unknown model or folder of predictions",),
+    f"status {'a' * 300}": ("cannot read", "File name too long"),
 }  # fmt: skip
 """What somebody types first, and what the one line must say: what is wrong, and what to do."""
 

@@ -101,3 +101,5 @@ def test_a_batch_leaves_its_page_which_loads_nothing(tmp_path):
     assert f"answers:   {project.root}/outputs/pages/monday.html" in text
     assert re.search(r"Batch mine, run monday: 0 of 2 steps failed", said)
     assert " src=" not in re.sub('src="data:', "", said), "nothing is loaded"
+    body = re.sub("<[^>]*>", " ", said[said.index("<body") :]).split()
+    assert re.match(r"\w+day, \d\d \w+ \d{4}", " ".join(body)), "date and time first"

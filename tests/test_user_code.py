@@ -47,6 +47,19 @@ def asked(function, folder, **spec):
     return cell.rows[0]["pred"]
 
 
+def test_an_object_whose_parameters_nobody_knows_is_a_model(tmp_path):
+    class Equal:
+        """`inspect` finds no signature of what cannot be a key."""
+
+        def __eq__(self, other):
+            return True
+
+        def __call__(self, prompts):
+            return ["x" for _ in prompts]
+
+    assert asked(Equal(), tmp_path, version="1", tokenizer="builtin") == "x"
+
+
 @pytest.mark.parametrize(
     ("function", "is_enough"),
     [

@@ -109,6 +109,9 @@ def test_a_record_that_lacks_a_field_is_damaged(tmp_path):
         path = write(tmp_path, "one", record_text(record).encode(), GOOD)
         with pytest.raises(DamagedCell, match=rf"\b{field}\b"):
             load_cell(path)
+    half = record_text(record_of("one") | {"label": "\ud800"}).encode()
+    with pytest.raises(DamagedCell, match="hex escape"):
+        load_cell(write(tmp_path, "one", half, GOOD))
 
 
 @pytest.mark.parametrize("files", [(".json",), (".jsonl",), (".json", ".jsonl")])
