@@ -57,9 +57,9 @@ def _demonstration(answer: JudgedAnswer) -> str | None:
     if is_stretch and written not in _squeezed(answer.example.context_text):
         return written
 
-    # items of its answer, which stands behind its last colon: half of them, as a word or two of
-    # them may be right by chance
-    items = set(_WORD.findall(shown.rpartition(":")[2]))
+    # items of its answer: half of them, as a word or two of them may be right by chance
+    solved = answer.judge.read(answer.example.text_of("demonstration")) or []
+    items = set(_WORD.findall(" ".join(solved).lower()))
     least = 1.0
     if len(items) > 1:
         least = max(2, len(items) / 2)

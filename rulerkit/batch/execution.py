@@ -26,7 +26,7 @@ from rulerkit.common.plugins import load_plugins
 from rulerkit.common.settings import JSON
 from rulerkit.evaluation.evaluate import Session, evaluate
 from rulerkit.inference.process import start_guarded
-from rulerkit.store.files import Lock, disk, holder
+from rulerkit.store.files import LIFETIME, Lock, disk, holder
 from rulerkit.store.records import plain
 
 _INTERVAL = 0.2  # seconds between two looks at a process
@@ -82,7 +82,10 @@ def perform(job: Job, stop: Event) -> Status:
             owner = holder(lock)
             if owner:
                 name = lock.parent.name
-                reason = f"{name} is locked by {owner}: run the same command again later"
+                reason = (
+                    f"{name} is locked by {owner}: run the same command again later; the lock is "
+                    f"free {LIFETIME:.0f} seconds after its last sign of life"
+                )
                 return Status(job, "locked", reason)
 
         with disk(job.lock):

@@ -15,14 +15,16 @@ from rulerkit.evaluation.study import Study
 from rulerkit.inference.model import Model, load_model
 
 
-def plan_text(asked: Iterable[tuple[JSON | Model, list[Study]]]) -> str:
+def plan_text(
+    asked: Iterable[tuple[JSON | Model, list[Study]]],
+) -> tuple[str, list[UserError]]:
     """A table of what models are asked in their studies, with a row for each model and length: how
     many examples, how many of them are answered, and the tokens of all at most; and the command of
-    each server that would be started. No model is started.
+    each server that would be started. Beside it an error for each model whose weights are cut
+    short. No model is started.
 
-    A model whose weights are cut short, and a length that a model cannot be given, are named with
-    the reason and not counted; `UserError` where there is no other model. Of an adaptive run all
-    examples count that it may ask for.
+    A length that a model cannot be given is named with the reason and not counted. Of an adaptive
+    run all examples count that it may ask for.
     """
     import pandas as pd
 
@@ -66,13 +68,10 @@ def plan_text(asked: Iterable[tuple[JSON | Model, list[Study]]]) -> str:
             command = getattr(model, "shown_command", str)()
             commands += [f"{model.name} starts: {command}\n"] if command else []
 
-    if broken and not rows:
-        raise broken[0]
-    notes += map(str, broken)
     columns = ["model", "length", "examples", "answered", "prompt tokens", "answer tokens"]
     frame = pd.DataFrame(rows, columns=columns)
     together = f"together: {total.text()}; {left:,} tokens left"
-    return "\n".join([render(frame, notes=[together, *notes]), *commands])
+    return "\n".join([render(frame, notes=[together, *notes]), *commands]), broken
 
 
 def _too_long(model: Model, length: int) -> str:

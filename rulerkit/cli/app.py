@@ -94,9 +94,6 @@ def main() -> None:
         else:
             error.show()
         sys.exit(_WRONG_USE)
-    except OSError as error:
-        say_error(f"{error.filename or 'the system'}: {error.strerror or error}")
-        sys.exit(_WRONG_USE)
 
     if status == _INTERRUPTED:
         echo("\nrulerkit: stopped; run the same command again to resume", err=True)

@@ -43,6 +43,17 @@ def name_root() -> None:
         echo(text)
 
 
+def print_plan(asked: Any) -> None:
+    """What models are asked, as `plan_text` takes it. Raises UserError, behind the table, where the
+    weights of some are cut short."""
+    from rulerkit.batch.plan import plan_text
+
+    text, broken = plan_text(asked)
+    echo(text, nl=False)
+    if broken:
+        raise UserError("; ".join(map(str, broken)))
+
+
 def task_tables(
     cells: "list[Cell]",
     tallies: "pd.DataFrame",

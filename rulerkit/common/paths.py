@@ -106,7 +106,7 @@ def resolve(path: str | Path) -> Path:
     if first == (PACKAGE.name,):
         others = [PACKAGE.parent / path]
     elif first and first[0] in FOLDERS and not os.path.exists(place):
-        others = [root / path for root in roots()]
+        others = [root / path for root in (KIT, *roots())]
     else:
         return place
     return next((path for path in (place, *others) if os.path.exists(path)), place)

@@ -30,7 +30,7 @@ from rulerkit.common.errors import UserError, check_known, shortened
 from rulerkit.common.hidden import hide
 from rulerkit.common.lengths import parse_length
 from rulerkit.common.paths import home, package_data
-from rulerkit.common.plugins import by_name, use
+from rulerkit.common.plugins import by_name, is_outside, use
 from rulerkit.common.urls import is_address, url_of
 from rulerkit.common.yaml_files import read_yaml
 
@@ -92,6 +92,9 @@ class OptionalKeys(Keys):
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
         for field in cls.model_fields.values():
             field.default = None if field.is_required() else field.default
+        if is_outside(cls):
+            # What is wrong with a plug-in's class is said when it is loaded.
+            cls.model_rebuild(force=True)
 
 
 # --- models ---------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import re
 import socket
 import subprocess
 import zlib
+from codecs import BOM_UTF8
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, TypeVar
@@ -118,7 +119,7 @@ RECORD = TypeAdapter(Record)
 def parse_record(text: bytes) -> JSON:
     """The record in a file; ValueError where it is none, or one of another format."""
     # Half a surrogate, which an answer may hold, has no place in a record.
-    record = from_json(text, allow_inf_nan=False)
+    record = from_json(text.removeprefix(BOM_UTF8), allow_inf_nan=False)
     if not isinstance(record, dict):
         raise ValueError("it is no mapping")
     if record.get("format") not in (FORMER, FORMAT):

@@ -235,7 +235,14 @@ class Task(ABC):
             return None
         asked = questions[-1]
         with errors_of(cls, "reading a prompt"):
-            return cls.read_context(text[: asked.start()], asked)
+            items = cls.read_context(text[: asked.start()], asked)
+        is_list = isinstance(items, list) and all(isinstance(item, str) for item in items)
+        if not (items is None or is_list):
+            raise UserError(
+                f"the reader of the family {cls.family} gave {shortened(items)}: `read_context` "
+                "must give a list of texts, or None"
+            )
+        return items
 
     @classmethod
     def join(cls, items: Sequence[str]) -> str:
