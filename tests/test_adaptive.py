@@ -164,6 +164,8 @@ def test_other_tasks_and_other_notebooks_get_complete_cells(capsys):
     assert "08_training_length compares complete cells" in capsys.readouterr().err
     with pytest.raises(rk.UserError, match="a whole number from 1 to 1000000, or adaptive"):
         rk.study(num_examples="some")
+    with pytest.raises(rk.UserError, match="a whole number from 1"):
+        rk.study(num_examples="adaptive", max_examples=0)
 
 
 def test_a_table_says_what_an_adaptive_run_found(tmp_path, capsys):

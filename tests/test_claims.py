@@ -204,6 +204,7 @@ def test_a_claim_of_ones_own_and_what_is_refused():
     assert found.seen.startswith("higher by: 30 [")
     for wrong, match in (
         ({"kind": "fall"}, "unknown kind of a claim 'fall': did you mean 'falls'"),
+        ({"alnog": "length"}, "the claim better: alnog is invalid: Extra inputs"),
         ({"rows": "long"}, "a claim has the condition 'long'"),
         ({"share": 0.5}, "the claim better: share is invalid: Input should be a valid tuple"),
     ):

@@ -179,6 +179,17 @@ def test_a_dry_run_lists_cells_and_tokens_of_a_model_that_is_not_here(project, r
     assert "; 0 tokens left" in ended.out
 
 
+def test_a_second_call_answers_nothing_and_more_examples_are_added(project, rulerkit):
+    folder = project / "outputs/predictions/main/perfect"
+    before = tree(folder)
+    asked = ("evaluate", "perfect", "-f", "asked.yaml", "-y", "models: null", "-y")
+    assert "n = 8 examples" in rulerkit(*asked, "num_examples: 8").out
+    after = tree(folder)
+    assert all(after[name].startswith(text) for name, text in before.items() if name[-1] == "l")
+    assert "n = 2 examples" in rulerkit(*asked, "num_examples: 2").out
+    assert tree(folder) == after
+
+
 def test_fresh_moves_aside(project, rulerkit):
     folder = project / "outputs/predictions/main/perfect/vt"
     asked = ("evaluate", "perfect", "-y", "{seed: 4, tasks: [vt], lengths: [1K], num_examples: 2}")

@@ -70,6 +70,7 @@ def environment(*changes):
 
 REFUSED = [
     ("main/perfect/vt/2048", "seed", 43, "seed 42, perfect vt 2048 with 43"),
+    ("main/perfect/vt/2048", "model.window", 7, "model.window null, perfect vt 2048 with 7"),
     # a model that differs from itself comes before one that differs from another model
     ("main/reader-1024/vt/2048", "task.num_hops", 9, "4, reader-1024 vt 2048 with 9"),
     ("main/reader-1024/*/*", "prompt_version", 2, "with prompt_version 1, reader-1024"),

@@ -1,6 +1,7 @@
 """Files that a disk or a person damaged: no number changes or goes missing without a line that names
 the file."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -47,6 +48,17 @@ def test_no_number_goes_missing_without_a_line_that_names_the_file(run, rulerkit
     told = []
     rk.load(run, report=told.append)
     assert str(file) in told[0]
+
+
+@pytest.mark.parametrize("field", ["result", "task"])
+def test_a_record_that_does_not_say_what_was_asked_leaves_the_other_cells(run, field):
+    file = run / "reader-2048/vt/2048.json"
+    record = json.loads(file.read_text())
+    (record if field == "result" else record["result"])[field] = "vt"
+    file.write_text(json.dumps(record))
+    told = []
+    assert len(read_cells(run, told.append)) == 7
+    assert [str(file) in line for line in told] == [True]
 
 
 def test_what_was_not_asked_is_no_failure():

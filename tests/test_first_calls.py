@@ -221,7 +221,6 @@ def test_a_key_that_a_study_does_not_use_is_an_error(home):
     for key, said in (
         ("num_hops", "unknown parameter 'num_hops': .*A study uses these"),
         ("max_examples", "adaptive runs"),
-        ("sed", "did you mean 'seed'"),
     ):
         for function in (rk.study, rk.evaluate):
             with pytest.raises(rk.UserError, match=said):

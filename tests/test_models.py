@@ -64,6 +64,13 @@ def test_names_of_models_and_of_their_variants(project):
     assert (other["name"], "label" in other) == ("eight", False)
 
 
+def test_each_example_is_drawn_with_a_seed_of_its_own():
+    one = rk.load_model({"path": "org/m", "engine": "vllm", "sampling": {"temperature": 0.6}})
+    form = rk.load_model("perfect").prompt_format
+    seeds = [one.sampling(example("a", form, index))["seed"] for index in (0, 1, 0)]
+    assert seeds[0] == seeds[2] != seeds[1]
+
+
 def test_a_function_is_a_model():
     batches = []
 
@@ -337,6 +344,8 @@ def test_a_cached_hub_model_needs_no_network(folder, words, tmp_path, monkeypatc
     pinned = rk.load_model({"path": "org/tiny", "revision": commit, "device": "cpu"})
     same = pinned.prompt_format.tokenizer.fingerprint
     assert same == one.prompt_format.tokenizer.fingerprint
+    served = rk.load_model({"path": "org/tiny", "engine": "vllm", "dtype": "float32"})
+    assert f"--revision {commit} " in served.shown_command()
     asked = prompts(one, words, [40, 7])
     assert answers(one, asked) == answers(tiny(folder), asked)
     with one_line("no folder .*org/none; as a hub id: .*does not hold it: .*hf download org/none"):

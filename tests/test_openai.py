@@ -194,11 +194,13 @@ def reply(finish, content="half", **more):
     return {"choices": [choice], "usage": {"completion_tokens": 3}}
 
 
+REFUSAL = {"type": "refusal", "refusal": "I may not."}
 ALWAYS = [
     ((400, {}, error("not\nthis one")), "HTTP 400: not this one", False),
     ((400, {}, error("filtered", code="content_filter")), "HTTP 400: filtered", True),
     ((200, {}, reply("SAFETY")), "the service declined (safety)", True),
     ((200, {}, reply("stop", "", refusal="I cannot.")), "the service declined (I cannot.)", True),
+    ((200, {}, reply("stop", [REFUSAL])), "the service declined (I may not.)", True),
     ((500, {}, error("the card fell off the bus")), "HTTP 500: the card fell off the bus", False),
 ]
 """What a server does with a prompt however often it is asked, the reason in the ledger, and whether

@@ -110,7 +110,9 @@ COMPARABLE = {"protocol": "paper", "tokenizer": "llama3", "template": "llama3"}
         (0.955, {}, "agrees"),
         (0.945, {}, "differs"),
         (0.955, {"protocol": "clean"}, "not comparable: protocol"),
+        (0.955, {"protocol": "upstream"}, "not comparable: protocol"),
         (0.955, {"tokenizer": "builtin"}, "not comparable: tokenizer"),
+        (0.955, {"template": "qwen"}, "not comparable: template"),
         (0.955, {"stand_in": True}, "not comparable: examples"),
     ],
 )
@@ -134,6 +136,10 @@ def test_the_mean_over_our_lengths_against_the_papers() -> None:
     assert found["paper"].tolist() == pytest.approx([95.5, 93.8, 94.65])
     few = paper.against_paper(summarize(scores, tasks=["vt"])).query("category == 'all'")
     assert few["verdict"].unique().tolist() == ["not comparable: protocol, tasks"]
+    named = paper.against_paper(
+        summarize(scores.query("model == 'm'").assign(label="Llama3.1 (8B)"))
+    )
+    assert set(named["model"]) == {"m"}, "by its label"
 
 
 def ours(board):

@@ -486,9 +486,11 @@ def test_what_the_user_sets_wins():
         axes = plots.score_by_length(summary_of("a", "b", "c").lengths)
     assert {line.get_color() for line in axes.get_lines()} <= {"#112233", "#445566"}
     assert {text.get_fontsize() for text in axes.get_legend().get_texts()} == {9}
-    before = dict(matplotlib.rcParams)
-    plots.tasks_by_length(summary_of("a").cells)
-    assert dict(matplotlib.rcParams) == before
+    with plt.rc_context():
+        matplotlib.rcdefaults()
+        before = dict(matplotlib.rcParams)
+        plots.tasks_by_length(summary_of("a").cells)
+        assert dict(matplotlib.rcParams) == before
     with plt.style.context("rulerkit.data.rulerkit"):
         assert matplotlib.rcParams["font.size"] == 7
 

@@ -8,6 +8,7 @@ import pytest
 
 from rulerkit.common.errors import UserError
 from rulerkit.evaluation.study import study
+from rulerkit.generation.example import begins_alike
 from rulerkit.generation.generate import generate
 from rulerkit.generation.prompt_format import PromptFormat
 from rulerkit.generation.tasks import task
@@ -145,3 +146,10 @@ def test_what_copying_scores_stands_below_its_task_and_copies_are_counted(tmp_pa
     assert "b: answers that begin as the context does" in " ".join(text.split())
     (axes,) = tasks_by_length(summary.cells, note=remarks(summary.cells))
     assert [text.get_text() for text in axes.texts] == [f"{copied:.1f}", "0.0"]
+
+
+def test_an_answer_that_begins_as_the_context_is_a_copy():
+    beginning = "1. tidy 2. otter 3. pale 4. anchor 5. mild 6. ferry 7. calm 8. lamp"
+    assert begins_alike("1. tidy 2. otter 3. pale\n4. anchor", beginning)
+    for answer in ("1. tidy 2. otter", "1. otter 2. tidy 3. pale 4. anchor", ""):
+        assert not begins_alike(answer, beginning)

@@ -2,13 +2,16 @@
 without a server, and checked where one runs."""
 
 import json
+from datetime import date
 
 import pytest
 
 from rulerkit.common.errors import UserError
+from rulerkit.generation.prompt_format import PromptFormat
 from rulerkit.generation.tokenizers import load_tokenizer
+from rulerkit.inference.access import Address
 from rulerkit.inference.model import load_model
-from scripts.store_form import check_form, store_form
+from scripts.store_form import check_form, compare_with_server, store_form
 from tests.test_openai import serving
 from tests.text_server import ReaderServer
 from tests.tiny_llama import save_tokenizer
@@ -81,3 +84,16 @@ def test_the_form_that_is_used_is_compared_with_what_a_server_renders(folder, se
     assert "stands here ''" in str(caught.value)
     check_form(described(folder, template=form + "\n", **about), server.url)
     assert "renders are ours" in capsys.readouterr().out
+
+
+def test_a_date_that_a_template_prints_is_no_difference(folder, server):
+    tokenizer = load_tokenizer(str(folder))
+    form = PromptFormat(tokenizer, "{{ strftime_now('%d %b %Y') }}|{{ messages[0].content }}")
+    for day, said in ((date.today(), ""), (date(1999, 6, 12), "there '12 Jun 1999")):
+        before = f"{day:%d %b %Y}|"
+        server.render = lambda body, before=before: tokenizer.encode(
+            before + body["messages"][0]["content"]
+        ).tolist()
+        found = compare_with_server(form, Address(server.url, "k"), "m")
+        assert said in found
+        assert bool(said) == bool(found)

@@ -63,6 +63,10 @@ HARMONY = "<|channel|>analysis<|message|>ab?<|end|><|start|>assistant"
         ("1</think>", "", ""),
         ("1</think>2 <think>3", "", "2"),  # it begins to think once more
         ("1</think> <think>3", "", None),
+        ("[THINK]1[/THINK]2", "", "2"),
+        ("<seed:think>1</seed:think>2", "", "2"),
+        ("<|START_THINKING|>1<|END_THINKING|>2", "", "2"),
+        ("<|channel>thought\n1<channel|>2", "", "2"),
         (f"{HARMONY}<|channel|>final<|message|>cd", "<|start|>assistant", "cd"),
         (HARMONY, "<|start|>assistant", None),
     ],
@@ -74,10 +78,18 @@ def test_only_what_follows_a_thought_is_judged(pred, after, judged):
 
     # Nobody asked for a thought: only what begins or ends with a mark is one.
     form["thinking_tokens"] = 0
-    if pred.startswith(("<think", "<|")) or "</think>" in pred:
+    if pred.startswith(("<think", "<|", "[THINK]", "<seed:")) or "</think>" in pred:
         assert answer_of(pred, record) == (judged or "", judged is None)
     else:
         assert answer_of(pred, record) == (clean(pred), False)
+
+
+def test_thinking_models_answer_after_their_thought():
+    rows = [row("is it ab?</think>cd", ["ab"]), row("<think>ab", ["ab"], 1)]
+    found = score([cell(rows)])
+    assert found["score"].tolist() == [0.0, 0.0]
+    assert found["empty"].tolist() == [False, False]
+    assert found["cut_thought"].tolist() == found["cut_off"].tolist() == [False, True]
 
 
 def test_a_thought_in_plain_words_that_nobody_asked_for_is_no_answer():

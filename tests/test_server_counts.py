@@ -51,8 +51,9 @@ def test_a_cut_is_seen_by_estimate_whatever_tokenizer_and_frame(server, ratio, f
 
 
 def test_cached_tokens_that_are_counted_apart_are_added(server):
-    counting(server, cached=10**6, apart=True)
-    ask_and_check(client(server, prompt_path="chat"), 4)
+    for path, ratio in (("chat", 1.0), ("chat", 1.2), ("text", 1.0)):
+        counting(server, ratio, cached=10**6, apart=True)
+        ask_and_check(client(server, prompt_path=path), 4)
     # Those that are within the count do not make up for what is missing.
     counting(server, cached=200, context=600)
     answers, problem = ask(model := client(server, prompt_path="chat"), some(model))

@@ -298,6 +298,8 @@ def test_a_question_alone():
         ("niah_x", "niah_single_1"),
         ({"base": "vt", "hops": 3}, "num_hops"),
         ({"base": "vt", "num_hops": 0}, "num_hops"),
+        ({"base": "vt", "num_hops": 100}, "less than 100"),
+        ({"base": "fwe", "alpha": 1.0}, "alpha"),
         ({"base": "vt", "name": "../up"}, "name"),
         ({"base": "niah_multikey_1", "num_keys": 60_000, "num_values": 2}, "at most 100000"),
         ({"base": "cwe", "freq_cw": 3}, "freq"),

@@ -50,13 +50,8 @@ IN_SOURCE = {  # parsers that cannot be driven alone -> the mark that their sour
     "olmo3": "</think>",
     "poolside_v1": "</think>",
 }
-ELSEWHERE = {  # parsers that hand the work on: to deepseek_r1, the tokenizer's files, other packages
-    "deepseek_v3",
-    "hf",
-    "inkling",
-    "mistral",
-    "openai_gptoss",
-}
+# parsers that hand the work on: to deepseek_r1, the tokenizer's files, other packages
+ELSEWHERE = {"deepseek_v3", "hf", "inkling", "mistral", "openai_gptoss"}
 
 
 @needs_vllm
@@ -112,17 +107,6 @@ RENDER = """if True:
     uvloop.run(run_launch_fastapi(parser.parse_args(sys.argv[1:])))
     """
 """`vllm launch render`, whose command the build for CPUs does not know."""
-TEMPLATES = {
-    "llama": "{{ bos_token }}[INST] {{ messages[0]['content'] }} [/INST]",
-    "qwen": (
-        "{{ bos_token }}{% for m in messages %}{{ '<|' + m['role'] + '|>\\n' + m['content'] + '<|end|>\\n' }}"
-        "{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>\\n' }}{% if "
-        "enable_thinking is defined and not enable_thinking %}{{ '<think>\\n\\n</think>' }}"
-        "{% endif %}{% endif %}"
-    ),
-    "plain": MESSAGES,
-}
-
 FAMILIES = {
     **{name: about[0] for name, about in OTHER_TEMPLATES.items()},
     "llama-3.1": "{% set date_string = strftime_now('%d %b %Y') %}" + LLAMA3_LIKE,
@@ -168,6 +152,11 @@ FAMILIES = {
 }
 """Chat templates as those of model families are: what they do with a system prompt, with a thought,
 with dates, blanks and a BOS."""
+TEMPLATES = {
+    "llama": "{{ bos_token }}[INST] {{ messages[0]['content'] }} [/INST]",
+    "qwen": "{{ bos_token }}" + FAMILIES["qwen3"],
+    "plain": MESSAGES,
+}
 
 
 @contextmanager

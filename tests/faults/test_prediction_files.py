@@ -130,6 +130,12 @@ def test_records_of_two_models_that_are_exchanged_are_named(tmp_path, files):
             rk.score([load_cell(path)])
 
 
+def test_an_older_format_is_refused_in_one_line(tmp_path):
+    path = write(tmp_path, "one", json.dumps(record_of("one") | {"format": 2}).encode(), PLAIN)
+    with pytest.raises(DamagedCell, match=r"1024.json .*format 2, .*reads 3 and 4"):
+        load_cell(path)
+
+
 @pytest.mark.slow
 @given(rows=damaged(GOOD))
 @cases
