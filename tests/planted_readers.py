@@ -22,6 +22,7 @@ from rulerkit.generation.example import copy_beginning
 from rulerkit.generation.prompt_format import DIRECT
 from rulerkit.generation.tasks import all_families
 from rulerkit.generation.tasks.base import Task
+from rulerkit.generation.tasks.common_words import WordCount
 from rulerkit.inference.readers import Reader, window_words
 
 project = Path(__file__).parent / "planted"
@@ -160,13 +161,13 @@ def read(text):
     opening = text.rfind(_OPENINGS.get(family.family, "coded words."))
     start = max(0, opening)
     context = text[start : asked.start()]
-    one_of_items = "|".join(map(re.escape, items)) or "(?!)"
     patterns = {
         "niah": r"special magic \w+s for .+? is: (?P<item>[^.\n]+)\.",
         "variable_tracking": r"VAR (?P<item>[A-Z]+) = \S",
-        "question_answering": f"(?P<item>{one_of_items})",
     }
-    pattern = patterns.get(family.family) or family.entry
+    one_of_items = f"(?P<item>{'|'.join(map(re.escape, items)) or '(?!)'})"
+    counted = family.entry if issubclass(family, WordCount) else one_of_items
+    pattern = patterns.get(family.family, counted)
     starts = defaultdict(list)
     for match in re.finditer(pattern, context):
         starts[match["item"]].append(start + match.start())
@@ -180,7 +181,8 @@ def read(text):
         shown = text[:start].rpartition(":")[2].split()
         beginning = context.partition("\n")[2].split() if opening >= 0 else []
         copied = " ".join(shown or beginning[:_COPIED_WORDS])
-    question = re.split(rf"{re.escape(DIRECT)}| Answer:|<\|", asked[1] or "")[0].strip()
+    said = next(iter(asked.groups("")), "")
+    question = re.split(rf"{re.escape(DIRECT)}| Answer:|<\|", said)[0].strip()
     return Reading(family, items, others, places, copied, question)
 
 

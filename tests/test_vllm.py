@@ -150,8 +150,7 @@ FAMILIES = {
         "<seed:think></seed:think>{% endif %}"
     ),
 }
-"""Chat templates as those of model families are: what they do with a system prompt, with a thought,
-with dates, blanks and a BOS."""
+"""Chat templates as model families have them: system prompts, thoughts, dates, blanks, a BOS."""
 TEMPLATES = {
     "llama": "{{ bos_token }}[INST] {{ messages[0]['content'] }} [/INST]",
     "qwen": "{{ bos_token }}" + FAMILIES["qwen3"],

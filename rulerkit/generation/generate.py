@@ -205,8 +205,9 @@ class Examples:
         return replace(example, whole_ids=self._encoded(example.prompt))
 
     def _fitted(self, made: _Made) -> Example | None:
-        """The fullest example within the length where pieces cannot be joined exactly: the whole is
-        encoded, and the budget corrected by what was over or missing, a few times."""
+        """An example within the length, the fullest that was found, where pieces cannot be joined
+        exactly: the whole is encoded, and the budget corrected a few times by what was over or
+        missing."""
         most = self._most_tokens
         *_, frame = made
         num_fixed = len(self._encoded(frame.prompt))

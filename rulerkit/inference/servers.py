@@ -3,7 +3,7 @@
 `ServerEngine.answer` is the way of a prompt: `Connection.send` asks the server, and `read` of the
 engine turns its reply into an answer. An example that cannot be answered is a `Failure`, never an
 empty answer; what would fail for every example is one `UserError`, after the answers that were
-under way. `vllm` and `openai` are the two engines.
+under way, or at once where the server has gone silent. `vllm` and `openai` are the two engines.
 """
 
 import time
@@ -158,7 +158,7 @@ class ServerEngine(Model):
         ahead while the server loads and computes.
 
         Where every request would fail, no more are sent, and a `UserError` is raised after the
-        answers that were under way.
+        answers that were under way; at once where the server is gone or no longer answers.
         """
         waiting = Waiting(examples)
         if not waiting.make():

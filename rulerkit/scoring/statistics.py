@@ -30,7 +30,8 @@ this widens the interval. No interval has zero width.
 The interval is about the examples that could have been drawn. Questions that share an article
 (`groups`) are drawn together, so their deviations are added up before they are squared, and few
 articles make the interval wider (Student's t). Where all questions share one article it is about
-questions on this article.
+questions on this article, and where all are right, or none is, nothing is known of how articles
+differ: the interval is that of single questions.
 
 `benchmarks/coverage.py` measures the coverage: at least 93.5 % with 20 examples in each cell,
 single right-or-wrong cells apart; up to 100 % where few errors are expected, where a few answers
