@@ -152,11 +152,11 @@ class Project:
         """A command in a session of its own; what is left of it in the end is killed."""
         mark = uuid.uuid4().hex
         command = [sys.executable, "-m", "rulerkit", *map(str, arguments)]
-        out, env = self.root / f"tmp/{mark}", {**self.environment, **environment}
-        more = {"env": {**env, "RULERKIT_TEST_MARK": mark}, "cwd": self.root.parent}
-        more |= {"start_new_session": True, "preexec_fn": hear_signals}
+        out = self.root / f"tmp/{mark}"
+        env = {**self.environment, **environment, "RULERKIT_TEST_MARK": mark}
+        more = {"cwd": self.root.parent, "start_new_session": True, "preexec_fn": hear_signals}
         with out.open("w") as file:
-            process = subprocess.Popen(command, stdout=file, stderr=file, **more)
+            process = subprocess.Popen(command, stdout=file, stderr=file, env=env, **more)
         started = Started(process, mark, out)
         try:
             yield started

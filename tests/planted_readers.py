@@ -150,7 +150,7 @@ _OPENINGS = {"variable_tracking": "Memorize and track", "common_words": "Memoriz
 
 
 def read(text):
-    """The reading of a prompt of RULER; None where the text is none."""
+    """The reading of a prompt of any family; None where the text is none."""
     readings = [(family, family.read(text)) for family in all_families()]
     family, items = next(((f, items) for f, items in readings if items is not None), (None, []))
     if family is None:

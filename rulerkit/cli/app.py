@@ -76,7 +76,7 @@ def start(
 
 def main() -> None:
     """Run the command line; what the user can correct is one line and exit status 2."""
-    # Most objects that a command makes stay: looking for garbage more often takes a tenth of it.
+    # Most objects that a command makes stay to its end, so garbage is looked for less often.
     gc.set_threshold(50_000)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):

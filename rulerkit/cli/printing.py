@@ -13,8 +13,13 @@ from rulerkit.common.errors import UserError
 from rulerkit.common.plugins import capability
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import pandas as pd
 
+    from rulerkit.common.settings import JSON
+    from rulerkit.evaluation.study import Study
+    from rulerkit.inference.model import Model
     from rulerkit.store.cells import Cell
 
 
@@ -43,7 +48,7 @@ def name_root() -> None:
         echo(text)
 
 
-def print_plan(asked: Any) -> None:
+def print_plan(asked: "Iterable[tuple[JSON | Model, list[Study]]]") -> None:
     """What models are asked, as `plan_text` takes it. Raises UserError, behind the table, where the
     weights of some are cut short."""
     from rulerkit.batch.plan import plan_text

@@ -106,6 +106,7 @@ def resolve(path: str | Path) -> Path:
     if first == (PACKAGE.name,):
         others = [PACKAGE.parent / path]
     elif first and first[0] in FOLDERS and not os.path.exists(place):
+        # By its path a file of the kit is the kit's own, by its name alone a plug-in's comes first.
         others = [root / path for root in (KIT, *roots())]
     else:
         return place

@@ -190,4 +190,5 @@ def holder(path: Path) -> str:
             return ""
         except psutil.AccessDenied:
             pass
-    return f"process {pid} on host {host}{', job ' if job else ''}{job}"
+    of_job = f", job {job}" if job else ""
+    return f"process {pid} on host {host}{of_job}"

@@ -334,7 +334,7 @@ class Graph(Frontier):
         edges = _edges_of(text, max(0, text.rfind(_START)))
         if question["start"]:
             depth = int(question["depth"])
-            return list(_levels(edges, question["start"], depth)[depth])
+            return _levels(edges, question["start"], depth)[depth]
         return [source for source, found in edges.items() if question["node"] in found]
 
 
