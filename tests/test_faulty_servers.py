@@ -40,6 +40,22 @@ def test_a_server_that_has_answered_may_refuse_once(server, status):
     assert f"HTTP {status}" in problem
 
 
+@pytest.mark.parametrize("status", [408, 409, 425, 429, 503])
+def test_a_status_that_may_be_over_soon_is_sent_again_and_others_are_not(server, status):
+    seen = []
+
+    def behave(body):
+        if body["max_tokens"] == PROBE:
+            return None
+        seen.append(body)
+        return {1: (status, {}, error("busy")), 3: (422, {}, error("no"))}.get(len(seen))
+
+    server.behave = behave
+    answers, problem = ask(model := client(server, concurrency=1), some(model, 3))
+    failed = [one.reason for one in answers.values() if isinstance(one, Failure)]
+    assert (problem, failed, len(seen)) == ("", ["HTTP 422: no"], 4)
+
+
 BAD = [deep(100_000), '{"error": {"message": ' + deep(150) + ', "code": []}}', ""]
 
 

@@ -297,7 +297,7 @@ def test_a_length_that_a_server_refuses_failed_and_what_it_cannot_count_is_said(
     asked["tasks"] = [{"base": "niah_single_1", "name": "niah_small", "suite": "small"}]
     ended = rulerkit("evaluate", "-y", json.dumps(asked))
     assert ended.status == 3
-    assert f"HTTP 400: {words}; set `max_length` in the model's file" in ended.err
+    assert f"HTTP 400: {words}" in ended.err
     assert "Effective length: >=512, 1K failed" in ended.out
     assert "2 of 2 examples of niah_small at 1024 have no answer" in ended.err
     notes = " ".join(ended.out.split())
@@ -381,8 +381,8 @@ def test_a_spent_quota_is_not_asked_again(server, headers, code, words):
 def test_a_server_that_does_not_work(server):
     for status, body, words in (
         (502, "<html><b>Bad gateway</b></html>", "HTTP 502: an HTML page, Bad gateway"),
-        (200, "{oops", "no completion"),
-        (200, {"choices": []}, r"without a completion \(choices is"),
+        (200, "{oops", "without a completion"),
+        (200, {"choices": []}, r"without a completion \(.*'choices': \[\]"),
         (200, {"choices": [{"text": 7}]}, r"without a completion \(its content is 7"),
     ):
         server.behave = lambda _, answer=(status, {}, body): answer

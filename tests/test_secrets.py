@@ -97,7 +97,7 @@ def plant(project, server):
     keyed = {
         "base_url": f"{server.url}?code={PLANTED['query']}",
         "api_key_env": "A_KEY_OF_OURS",
-        "headers": {"X-Access": "of ${A_HEADER_OF_OURS}"},
+        "headers": {"X-Access": "$A_HEADER_OF_OURS"},
         "extra_body": {"data": {"api_key": PLANTED["extra_body"]}},
     }
     user = f"//alice:{PLANTED['password']}@"

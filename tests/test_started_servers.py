@@ -71,8 +71,7 @@ def test_all_tasks_are_answered_by_a_server_that_takes_text_only(tmp_path):
 
 @pytest.mark.slow
 def test_an_answer_that_is_given_up_half_way_leaves_the_server_ready_for_the_next(tmp_path):
-    """One that has no page about its health: its list of models says that it is ready."""
-    model = load_model(spec(tmp_path, "--pace 0.05 --health 404", concurrency=2))
+    model = load_model(spec(tmp_path, "--pace 0.05", concurrency=2))
     asked = examples(model, 20)
     for _ in range(3):
         answers = model.answer(asked)

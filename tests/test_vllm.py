@@ -517,8 +517,7 @@ def test_a_server_of_ones_own_gives_the_same_answers_by_ids_and_text(tiny, tmp_p
         return [*module, "--model", str(folder), *place, *flags.split()]
 
     served = ServerProcess("own", command, {"VLLM_CPU_KVCACHE_SPACE": "1"})
-    while not served.ready:
-        served.poll()
+    while not served.is_ready():
         time.sleep(0.5)
     monkeypatch.setenv("KEY_OF_TINY", served.address.key)
     where = {"base_url": served.address.url, "api_key_env": "KEY_OF_TINY"}

@@ -84,7 +84,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self):
         server, page = self.server, self.path.partition("?")[0]
-        pages = {"/health": server.health, f"{server.base}/models": 200}
+        pages = {f"{server.base}/models": server.health}
         self.reply(pages.get(page, 404), {}, server.listing)
 
     def do_POST(self):

@@ -26,7 +26,7 @@ from rulerkit.common.settings import (
     engine_keys,
     key_words,
 )
-from rulerkit.common.urls import is_address, origin_of, url_of
+from rulerkit.common.urls import is_address, url_of
 from rulerkit.common.yaml_files import read_yaml
 
 FILES = ("params/models", ".yaml")
@@ -152,8 +152,7 @@ def _merge(spec: Spec, files: tuple[Path, ...]) -> JSON:
     base: JSON = {}
     if "base" in given:
         base = _expand(given.pop("base"), files)
-        url = given.get("base_url")
-        if url and origin_of(url) != origin_of(base.get("base_url")):
+        if given.get("base_url") not in (None, base.get("base_url")):
             # A key is for the server that it was given for.
             base.pop("api_key_env", None)
             base.pop("headers", None)

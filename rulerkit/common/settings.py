@@ -245,7 +245,10 @@ def _url(value: str) -> str:
 
 ServerAddress = Annotated[Text, AfterValidator(_url)]
 HeaderName = Annotated[str, Field(pattern=r"^[\w!#$%&'*+.^`|~-]+$")]
-Headers = Annotated[dict[HeaderName, Text], Field(min_length=1)]
+SENDABLE = "[!-~]+( [!-~]+)*"
+"""What the value of a header is: ASCII, in words such as `Bearer KEY`."""
+HeaderText = Annotated[str, Field(pattern=f"^{SENDABLE}$")]
+Headers = Annotated[dict[HeaderName, HeaderText], Field(min_length=1)]
 
 
 class ServerKeys(OptionalKeys):
@@ -257,8 +260,8 @@ class ServerKeys(OptionalKeys):
     api_key_env: Annotated[str, Field(pattern=r"^[A-Za-z_]\w{0,63}$")]
     """the name of the environment variable that holds the key, never the key itself"""
     headers: Headers
-    """a mapping of further headers of each request, such as {api-key: $NAME}; $NAME, or ${NAME}
-    within a text, stands for an environment variable"""
+    """a mapping of further headers of each request, such as {api-key: $NAME}; $NAME stands for an
+    environment variable"""
     concurrency: PositiveInt
     """a whole number of at least 1: the requests under way at once"""
     timeout: PositiveFloat

@@ -1,6 +1,6 @@
 """Addresses of servers: where one listens, the key and the headers that it is sent, and the models
 that it lists. `http://localhost:8000` stands for the one model that is served there; of several,
-`http://localhost:8000#ID` is one.
+`path` names one.
 
 Keys stand in environment variables, and go to their server alone.
 """
@@ -9,7 +9,6 @@ import os
 import re
 from base64 import b64encode
 from contextlib import suppress
-from string import Template
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit, urlunsplit
 
@@ -20,7 +19,7 @@ from rulerkit.common.hidden import hide_address, secrets_in
 from rulerkit.common.hub import is_hub_id
 from rulerkit.common.json_text import parse_json
 from rulerkit.common.paths import resolve
-from rulerkit.common.settings import JSON, Spec
+from rulerkit.common.settings import JSON, SENDABLE, Spec
 from rulerkit.common.urls import is_on_this_machine, url_of
 from rulerkit.inference.refusals import fatal_words, message_in, status_words, why_unreachable
 
@@ -63,15 +62,14 @@ class Address(NamedTuple):
         headers = dict(self.headers)
         if self.key:
             headers["Authorization"] = f"Bearer {self.key}"
-        is_local = is_on_this_machine(self.url)
         try:
             return kind(
                 headers=headers,
                 # Elsewhere the client takes off the key, but not further headers.
                 follow_redirects=not self.headers,
-                trust_env=not is_local,
-                # Without the environment it would not read SSL_CERT_FILE.
-                verify=httpx2.create_ssl_context() if is_local else True,
+                trust_env=not is_on_this_machine(self.url),
+                # Also where the rest of the environment is not read, SSL_CERT_FILE is.
+                verify=httpx2.create_ssl_context(),
                 **options,
             )
         except (ImportError, ValueError, httpx2.InvalidURL) as error:
@@ -81,11 +79,10 @@ class Address(NamedTuple):
             ) from None
 
     def page(self, name: str) -> Any:
-        """The URL of a page: below the address, but for a server's own pages, such as `/health`,
-        which lie beside its `/v1`."""
+        """The URL of a page: below the address, but for `/metrics`, which lies beside its `/v1`."""
         url = httpx2.URL(self.url)
         path = url.path.rstrip("/")
-        if name.startswith(("/health", "/metrics")):
+        if name == "/metrics":
             path = path.removesuffix("/v1")
         return url.copy_with(path=path + name)
 
@@ -100,28 +97,23 @@ class Address(NamedTuple):
         return reply.status_code, self.without_secrets(reply.text)
 
     def healthy(self) -> bool:
-        """Whether `/health` answers 200, or, where there is no such page, `/v1/models`."""
-        status = self.get("/health")[0]
-        return status == 200 or (400 <= status < 500 and self.get("/models")[0] == 200)
+        """Whether the server lists its models, as one does that has loaded."""
+        return self.get("/models")[0] == 200
 
     def models(self) -> list[JSON]:
         """The models that the server lists, each once, with an `id` and, where it says a number of
-        tokens, a `max_model_len`. `UserError` where it does not answer, refuses or has no list."""
+        tokens, a `max_model_len`. `ModelError` where it does not answer, refuses or has no list."""
         status, text = self.get("/models", 30)
         if status == 0:
             raise ModelError(fatal_words(self, "unreachable", text))
         content: Any = text
         with suppress(ValueError):
             content = parse_json(text.encode("utf-8", "surrogatepass"), any_number=True)
-        words = status_words(status, str(message_in(content)))
-        if status in (401, 403, 429) or status >= 500:
-            raise ModelError(fatal_words(self, "temporary", words))
         entries = content.get("data") if isinstance(content, dict) else content
         if not isinstance(entries, list):
-            raise UserError(
-                f"{self}/models is no list of models ({words}): the address of a server that "
-                "speaks OpenAI's protocol ends in /v1 mostly, such as http://localhost:8000/v1"
-            )
+            kind = "temporary" if status >= 500 else "no list"
+            words = status_words(status, message_in(content))
+            raise ModelError(fatal_words(self, kind, words))
 
         models: dict[str, JSON] = {}
         for entry in entries:
@@ -136,11 +128,8 @@ class Address(NamedTuple):
 def count_in(value: Any) -> int | None:
     """A number of tokens as servers write it, also 12.0 or, as a text, 131072; None for what is
     none, such as -1."""
-    if isinstance(value, str) and value.isdecimal() and len(value) < 12:
-        value = int(value)
-    if type(value) not in (int, float) or not 0 <= value <= 10**9 or value != int(value):
-        return None
-    return int(value)
+    written = re.fullmatch(r"([0-9]{1,10})(\.0)?", str(value))
+    return int(written[1]) if written else None
 
 
 def about_model(entry: JSON) -> JSON:
@@ -165,42 +154,38 @@ def about_model(entry: JSON) -> JSON:
 
 def model_at(address: str, given: Spec | None = None) -> JSON:
     """The mapping of the model that a server offers, of the engine `openai`, with the key and the
-    headers of the mapping that is `given`.
+    headers of the mapping that is `given`, and of several models the one that is its `path`.
 
     Its name is that of the model with host and port behind it, so that two servers of one model
     are two models here. Raises `UserError` where nothing answers, where the answer is no list of
-    models, and where several models are served and the address names none.
+    models, and where several models are served and `path` is none of them.
     """
-    url, _, wanted = url_of(address).partition("#")
+    own = given or {}
+    url = url_of(address)
     parts = urlsplit(url)
     # The address of a server alone: OpenAI's protocol lies below /v1.
     if not parts.path:
         url = urlunsplit(parts._replace(path="/v1"))
-    keys: JSON = {}
-    for key in ("api_key_env", "headers"):
-        if given and given.get(key) is not None:
-            keys[key] = given[key]
+    keys = {key: own[key] for key in ("api_key_env", "headers") if own.get(key) is not None}
     place = address_of(url, keys)
     entries = {str(entry["id"]): entry for entry in place.models()}
 
-    shown = hide_address(address.partition("#")[0])
-    if wanted and wanted not in entries:
-        raise unknown(f"model at {shown}", wanted, entries)
+    served_as = own.get("path") or next(iter(entries), "")
     if not entries:
-        raise UserError(f"{shown} lists no model: load one in the server")
-    served_as = wanted or next(iter(entries))
-    if not wanted and len(entries) != 1:
+        raise UserError(f"{place} lists no model: load one in the server")
+    if "path" in own and served_as not in entries:
+        raise unknown(f"model at {place}", served_as, entries)
+    if "path" not in own and len(entries) > 1:
         raise UserError(
-            f"{shown} serves {len(entries)} models ({listed(entries, 5)}): name one behind a #, "
-            f"such as '{shown}#{served_as}'"
+            f"{place} serves {len(entries)} models ({listed(entries, 5)}): name one, on a command "
+            f"line with -y 'path: {served_as}'"
         )
 
-    host = urlsplit(place.url).netloc.rpartition("@")[2]
-    label = f"{served_as.rstrip('/').rpartition('/')[2]} at {host}"
+    label = f"{served_as.rstrip('/').rpartition('/')[2]} at {parts.netloc.rpartition('@')[2]}"
     name = re.sub(r"[^A-Za-z0-9._]+", "-", label.replace(" at ", "-")).strip("-._")
     described = {
         "engine": "openai",
-        "base_url": place.url,
+        "base_url": url,
         "path": served_as,
         "name": name[:100],
         "label": label,
@@ -220,9 +205,6 @@ def _is_checkpoint(name: str) -> bool:
 
 # --- keys and headers -----------------------------------------------------------------------------
 
-_SENDABLE = re.compile(r"[!-~]+( [!-~]+)*")
-"""What a header takes: ASCII, in words such as `Bearer KEY`."""
-
 
 def address_of(url: str, spec: Spec, who: str = "") -> Address:
     """The address of a server, with the key and the headers of a mapping. `who` begins messages.
@@ -233,15 +215,10 @@ def address_of(url: str, spec: Spec, who: str = "") -> Address:
     values: dict[str, str] = {}
     headers: dict[str, str] = {}
     for header, text in spec.get("headers", {}).items():
-        template = Template(text)
-        for name in template.get_identifiers():
-            values[name] = _value_of(name, f"{who}headers: {header}: ")
-        headers[header] = template.safe_substitute(values)
-        if not _SENDABLE.fullmatch(headers[header]):
-            raise UserError(
-                f"{who}headers: {header}: its value holds a character that no header takes: write "
-                "it anew"
-            )
+        headers[header] = text
+        if text.startswith("$"):
+            name = text.removeprefix("$")
+            headers[header] = values[name] = _value_of(name, who)
 
     key, name = "", spec.get("api_key_env", "")
     # The variable of OpenAI's own service is for it alone.
@@ -258,14 +235,13 @@ def _value_of(name: str, who: str) -> str:
     """The key, or part of a header, in an environment variable; `UserError` where it is none that a
     header takes."""
     value = os.environ.get(name)
-    problem = ""
     if value is None:
         problem = "is not set: export it"
-    elif not _SENDABLE.fullmatch(value):
+    elif re.fullmatch(SENDABLE, value):
+        return value
+    else:
         problem = (
             "is empty, or holds what no header takes, such as a blank at its end, a line end or a "
             "typographic quote: set it to the key alone"
         )
-    if value is None or problem:
-        raise UserError(f"{who}the environment variable {name}, which holds the key, {problem}")
-    return value
+    raise UserError(f"{who}the environment variable {name}, which holds the key, {problem}")

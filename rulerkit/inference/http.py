@@ -1,13 +1,12 @@
 """Requests to a server: what is sent, what is sent again, and what fails.
 
-`_send` is the loop over the attempts of one request, `_try` one attempt; `refusals.RequestError`
-names the kinds of failures.
+`_attempts` is the loop over the attempts of one request, `_try` one attempt; `refusals.KINDS` says
+what follows a failure.
 """
 
 import asyncio
 import itertools
 import random
-import re
 import threading
 import time
 from collections.abc import Callable
@@ -23,8 +22,7 @@ from rulerkit.common.json_text import parse_json
 from rulerkit.common.settings import Spec
 from rulerkit.inference.access import Address
 from rulerkit.inference.refusals import (
-    ENDS_MODEL,
-    SENT_AGAIN,
+    KINDS,
     SERVER_WORDS,
     RequestError,
     message_in,
@@ -51,8 +49,7 @@ def event_loop() -> asyncio.AbstractEventLoop:
         import resource  # not on Windows, which sets no such limit
 
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        most = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, _MOST_FILES)), hard))
 
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="rulerkit-requests", daemon=True).start()
@@ -83,20 +80,18 @@ class Connection:
         asyncio.run_coroutine_threadsafe(self._http.aclose(), event_loop()).result()
 
     def send(
-        self, body: Spec, timeout: float, read: Callable[[Reply], Any], patient: bool = True
+        self, body: Spec, timeout: float, read: Callable[[Reply], Any], is_probe: bool = False
     ) -> "Future[Any]":
         """Ask for a completion; for one of a chat where `body` has `messages`.
 
         The result is that of `read`, which is called with the reply; a `RequestError` where there
-        is none. Without `patient`, as for tiny requests, a lost connection and a timeout are the
-        last word, and so is a refusal.
+        is none. Of a probe, a tiny request, a lost connection and a timeout are the last word.
         """
-        return asyncio.run_coroutine_threadsafe(
-            self._send(body, timeout, read, patient), event_loop()
-        )
+        attempts = self._attempts(body, timeout, read, is_probe)
+        return asyncio.run_coroutine_threadsafe(attempts, event_loop())
 
-    async def _send(
-        self, body: Spec, timeout: float, read: Callable[[Reply], Any], patient: bool
+    async def _attempts(
+        self, body: Spec, timeout: float, read: Callable[[Reply], Any], is_probe: bool
     ) -> Any:
         for attempt in itertools.count(1):
             while (quiet := self._quiet_until - time.monotonic()) > 0:
@@ -108,27 +103,26 @@ class Connection:
                 failure = error
             else:
                 self._silent = 0
-                self._has_answered |= patient
+                self._has_answered |= not is_probe
                 return result
 
-            # Of a server that works, what would end the model is the failure of one request: a
-            # gateway refuses while it changes its routes, a thought is too long.
-            if self._has_answered and failure.kind in ("forbidden", "cut", "misread", "thinks"):
-                failure.kind = "temporary" if failure.kind == "forbidden" else "rejected"
-            again = failure.kind in SENT_AGAIN and attempt <= self._retries
-            if not patient and failure.kind in ("late", "unreachable"):
-                again = False
+            follows = KINDS[failure.kind][self._has_answered]
+            is_last_word = is_probe and failure.kind in ("late", "unreachable")
+            if follows == "again" and (is_last_word or attempt > self._retries):
+                follows = "fails"
 
             # A declined prompt is an answer of a server that works; a row of silent failures is
             # not, and hours of waiting for each request would help nobody.
             if failure.kind == "declined":
                 self._silent = 0
-            elif failure.kind == "late" or not (again or failure.kind in ENDS_MODEL):
+            elif follows == "fails" or failure.kind == "late":
                 self._silent += 1
             if self._silent >= 2 * self.concurrency + 2:
                 reason = f"{self._silent} requests to {self.address} in a row had no answer"
-                raise RequestError(f"{reason} ({failure.reason})", "storm")
-            if not again:
+                failure = RequestError(f"{reason} ({failure.reason})", "storm")
+                follows = "ends"
+            if follows != "again":
+                failure.ends = follows == "ends"
                 raise failure
 
             # Twice as long each time; the server's own wish holds for all requests to it.
@@ -142,13 +136,12 @@ class Connection:
         """What `read` makes of the reply to one attempt; whatever goes wrong, and whatever a reply
         holds, is a `RequestError`."""
         page = "/chat/completions" if "messages" in body else "/completions"
-        url = self.address.page(page)
         start = time.perf_counter()
         try:
             async with asyncio.timeout(timeout):
-                response = await self._http.post(url, json=body)
+                response = await self._http.post(self.address.page(page), json=body)
             reply = self._parse(response)
-            reply.seconds = round(time.perf_counter() - start, 3)
+            reply.usage["seconds"] = round(time.perf_counter() - start, 3)
             return read(reply)
         except (RequestError, UserError):
             raise
@@ -173,40 +166,33 @@ class Connection:
         error = content.get("error") if isinstance(content, dict) else None
         if not response.is_success or error:
             raise self._error(response, error or content)
-        if not isinstance(content, dict):
-            seen = shorten(status_words(response.status_code, text), 160)
-            hint = "does `base_url` end where it should, mostly in /v1?"
-            raise RequestError(f"an answer that is no completion: {seen} ({hint})", "temporary")
         try:
             return read_reply(content)
         except ValueError as problem:
-            reason = f"an answer without a completion ({shorten(problem, 160)})"
-            raise RequestError(reason, "temporary") from None
+            seen = shorten(problem, 160)
+            raise RequestError(f"an answer without a completion ({seen})", "temporary") from None
 
     def _error(self, response: Any, error: Any) -> RequestError:
         """The failure that a reply stands for, with the server's own words."""
         status = response.status_code
         code = str(error.get("code") or "") if isinstance(error, dict) else ""
         # Again, where the JSON had escaped it.
-        words = self.address.without_secrets(str(message_in(error)))
-        reason = status_words(status, words)
-        if re.search(SERVER_WORDS["too_long"], reason, re.IGNORECASE):
-            reason += "; set `max_length` in the model's file, or give the server a larger context"
+        reason = status_words(status, self.address.without_secrets(message_in(error)))
         wait = None
         with suppress(ValueError):
             wait = max(0.0, float(response.headers.get("retry-after", "")))
-        is_long = wait is not None and wait > PATIENCE
-        if is_long:
+        if wait is not None and wait > PATIENCE:
             reason += f" (it asks to wait {wait:.0f} s)"
+            return RequestError(reason, "closed")
 
         if code in SERVER_WORDS["refused"]:
             kind = "declined"
-        elif code in SERVER_WORDS["spent"] or status == _NO_MONEY or is_long:
+        elif code in SERVER_WORDS["spent"] or status == _NO_MONEY:
             kind = "closed"
-        elif status in _FORBIDDEN or 300 <= status < 400:
+        elif status in _FORBIDDEN:
             kind = "forbidden"
-        elif status in _TEMPORARY or status < 400 or (status >= 500 and status != 501):
-            kind = "temporary"
-        else:
+        elif status == 501 or (400 <= status < 500 and status not in _TEMPORARY):
             kind = "rejected"
+        else:
+            kind = "temporary"
         return RequestError(reason, kind, wait)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import ceil
 
-from rulerkit.common.errors import ModelError, UserError, remark
+from rulerkit.common.errors import ModelError, UserError
 from rulerkit.common.hidden import hide
 from rulerkit.common.paths import resolve
 from rulerkit.common.settings import JSON, Spec
@@ -41,7 +41,6 @@ _LEAST_SHARE = 0.75
 """Of the tokens that an estimate expects. Over the thirteen tasks at 2K and 16K and six tokenizers,
 estimates were at most 9 % too high (and in cwe up to 20 % too low)."""
 _FRAME_TOKENS = 16  # that a chat service adds unseen, at most
-_MARK_TOKENS = 16  # of the marks around a thought, which a server takes off and does not count
 
 
 @dataclass
@@ -77,7 +76,9 @@ class ServerFacts:
 
     def check_read(self, example: Example, form: PromptFormat, reply: Reply) -> None:
         """Raise `RequestError` where the server read fewer tokens than it was sent."""
-        counted = reply.prompt_tokens
+        counted = reply.usage.get("prompt_tokens")
+        if counted is None:
+            self.about["counts"] = False
         if not self.counts or counted is None:
             return
         # What the server puts around a prompt is not sent.
@@ -89,7 +90,7 @@ class ServerFacts:
         slack = _SLACK if self.exact else (1 - _LEAST_SHARE) * expected
 
         # Some services count apart what they had cached.
-        cached = reply.cached_tokens or 0
+        cached = reply.usage.get("cached_tokens", 0)
         is_apart = self.exact or cached > counted
         is_sum_right = is_apart and abs(counted + cached - expected) <= slack
         if counted < expected - slack and not is_sum_right:
@@ -110,7 +111,6 @@ class OpenAI(ServerEngine):
     def __init__(self, spec: Spec) -> None:
         super().__init__(spec)
         self.base_url: str = spec.get("base_url", OPENAI).rstrip("/")
-        self._has_doubts = False
         self.is_approximate = False
         """Whether the tokenizer may be another one than the server's, as a caller says who compares
         answers to the same prompts: texts are sent, and lengths are approximate."""
@@ -137,28 +137,24 @@ class OpenAI(ServerEngine):
         }
         if self._extra:
             identity["extra_body"] = hide(self._extra)
-        if self._listed:
-            identity["server"] = self._listed
+        listed = about_model(self._entry)
+        if listed:
+            identity["server"] = listed
         return identity
 
     @cached_property
-    def _listed(self) -> JSON:
-        """What the server lists of its model; {} where it does not answer, as stored answers are
-        read without it."""
-        with suppress(UserError):
-            return about_model(self._entry(self.address()))
-        return {}
-
-    def _entry(self, address: Address) -> JSON:
-        """What a server lists of the model; {} where it does not list it. A server with one model
-        may call it by another name than ours."""
+    def _entry(self) -> JSON:
+        """What the server lists of the model; {} where it does not list it, and where it does not
+        answer, as stored answers are read without it. A server with one model may call it by
+        another name than ours."""
         entries: list[JSON] = []
         with suppress(UserError):
-            entries = address.models()
-        named = [entry for entry in entries if entry["id"] == self.path]
-        if named or len(entries) == 1:
-            return (named or entries)[0]
-        return {}
+            address = self.connection.address if self.connection else self.address()
+            entries = address.models() if address else []
+        for entry in entries:
+            if entry["id"] == self.path:
+                return entry
+        return entries[0] if len(entries) == 1 else {}
 
     def environment(self) -> JSON:
         """The server's address, and what it says of itself."""
@@ -237,12 +233,12 @@ class OpenAI(ServerEngine):
 
         Errors: `UserError` where it cannot be reached, refuses, or counts unlike the tokenizer.
         """
-        entry = self._entry(self.wait_until_ready().address)
-        limit = entry.get("max_model_len")
-        listed = about_model(entry) | {"max_model_len": limit}
+        self.wait_until_ready()
+        limit = self._entry.get("max_model_len")
+        listed = about_model(self._entry) | {"max_model_len": limit}
         shown = ("owned_by", "root", "max_model_len")
         about = {key: listed[key] for key in shown if listed.get(key)}
-        facts = ServerFacts(entry.get("id", self.path), limit, about)
+        facts = ServerFacts(self._entry.get("id", self.path), limit, about)
 
         wanted = self.spec.get("prompt_path", "auto")
         paths = ["ids", "text", "chat"] if wanted == "auto" else [str(wanted)]
@@ -252,65 +248,57 @@ class OpenAI(ServerEngine):
         for path in paths:
             facts.path = path
             try:
-                if path == "chat":
-                    self._find_out_chat(facts)
-                else:
-                    self._find_out(facts)
+                self._find_out(facts)
                 break
             except RequestError as failure:
                 # A chat service may say 404 to a completion, so only the last word counts.
                 is_final = failure.kind in ("unreachable", "late") or "HTTP 401" in failure.reason
                 if path == paths[-1] or is_final:
-                    raise ModelError(self.ended_by(failure)) from None
+                    raise ModelError(self.why_it_ends(failure)) from None
         return facts
 
     def _find_out(self, facts: ServerFacts) -> None:
-        """How a server counts the ids or the texts that it is sent; `RequestError` where it refuses
-        them, and `UserError` where the counts show that the tokenizer is another one."""
+        """How a server counts what it is sent, by two texts: what it adds to each is in both
+        counts. `RequestError` where it refuses them, and `UserError` where ids or texts would be
+        other ones to its model."""
         tokenizer, path = self.tokenizer(), facts.path
-        ours, added = tokenizer.count(_WORDS), len(tokenizer.leading_ids)
+        our_short, our_long = map(tokenizer.count, (_SHORT, _WORDS))
+        added = len(tokenizer.leading_ids)
         # Ids mean nothing to a server that cuts texts into other ones: a text tells first.
-        for way in dict.fromkeys(("text", path)):
+        ways = ("text", "ids") if path == "ids" else (path,)
+        for way in ways:
             try:
-                count = self._count(facts, way, _WORDS)
+                short, long = (self._count(facts, way, text) for text in (_SHORT, _WORDS))
             except RequestError:
                 if way == path:
                     raise
                 continue
-            facts.counts = count is not None
-            if self.is_approximate:
-                facts.ratio = (count or ours) / ours
+            if short is None or long is None or long <= short:
+                facts.counts = facts.about["counts"] = False
+                # Without a count, ids are taken as they are.
+                facts.adds_bos = way == "text" and added > 0
                 continue
-            if count not in (None, ours, ours + max(1, added)):
+            facts.counts = True
+            facts.exact = abs((long - short) - (our_long - our_short)) <= 1
+            facts.ratio = 1.0 if facts.exact else (long - short) / (our_long - our_short)
+            facts.frame = max(0, short - our_short)
+            if path == "chat" or self.is_approximate:
+                continue
+
+            facts.adds_bos = facts.frame > 0 and added > 0
+            if not facts.exact or facts.frame not in (0, added or 1):
                 raise UserError(
-                    f"model {self.name}: its server counts {count} tokens where the tokenizer "
-                    f"{tokenizer.name} counts {ours}: `tokenizer` must be the model's own for "
+                    f"model {self.name}: its server counts {long} tokens where the tokenizer "
+                    f"{tokenizer.name} counts {our_long}: `tokenizer` must be the model's own for "
                     f"`prompt_path: {path}`; if it is, the server puts something around the "
                     "prompt: use `prompt_path: chat`"
                 )
-            facts.exact = facts.counts
-            facts.frame = 0 if count is None else count - ours
-            # Without a count, ids are taken as they are.
-            adds_one = count != ours if facts.exact else way == "text"
-            facts.adds_bos = adds_one and added > 0
-        if facts.adds_bos and self._format_for(path).lacks_bos:
+        if path != "chat" and facts.adds_bos and self._format_for(path).lacks_bos:
             raise UserError(
                 f"model {self.name}: its server puts {''.join(tokenizer.leading_tokens)} before "
                 "each prompt, and the chat template writes none: use `prompt_path: chat` or ids, "
                 "or tell the server in `extra_body` to add none (vLLM: add_special_tokens: false)"
             )
-
-    def _find_out_chat(self, facts: ServerFacts) -> None:
-        """How a server counts the tokens of a chat: the frame of the chat is in both counts."""
-        short, long = (self._count(facts, "chat", text) for text in (_SHORT, _WORDS))
-        if not short or not long or long <= short:
-            facts.about["counts"] = False
-            return
-        our_short, our_long = map(self.tokenizer().count, (_SHORT, _WORDS))
-        facts.counts = True
-        facts.exact = abs((long - short) - (our_long - our_short)) <= 1
-        facts.ratio = 1.0 if facts.exact else (long - short) / (our_long - our_short)
-        facts.frame = max(0, short - our_short)
 
     def _count(self, facts: ServerFacts, path: str, text: str) -> int | None:
         """The server's own count of the tokens of a prompt; None where it gives none."""
@@ -324,19 +312,17 @@ class OpenAI(ServerEngine):
         timeout = self.spec.get("timeout", 300.0)
         sampling = self.spec.get("sampling", {"temperature": 0})
         body = self._request(facts, prompt, _PROBE_TOKENS, sampling)
-        asked = self.open().send(body, timeout, lambda reply: reply, patient=False)
+        asked = self.open().send(body, timeout, lambda reply: reply, is_probe=True)
         try:
             reply: Reply = asked.result()
         except RequestError as failure:
             if not self._adapt(facts, failure):
                 raise
             return self._count(facts, path, text)
-        if reply.prompt_tokens is None:
-            facts.about["counts"] = False
-            return None
+        counted: int | None = reply.usage.get("prompt_tokens")
+        cached = reply.usage.get("cached_tokens", 0)
         # Some services count apart what they had cached.
-        cached = reply.cached_tokens or 0
-        return reply.prompt_tokens + (cached if cached > reply.prompt_tokens else 0)
+        return counted + cached if counted and cached > counted else counted
 
     def _adapt(self, facts: ServerFacts, failure: RequestError) -> bool:
         """Whether a request may succeed in another form: reasoning models of services insist on a
@@ -409,43 +395,33 @@ class OpenAI(ServerEngine):
         limit is cut there.
         """
         form, text, thought = self.prompt_format, reply.text, reply.thought
-        reason = str(reply.server_finish_reason).lower()
-        if reason in SERVER_WORDS["refused"] or reply.refusal:
-            declined = f"the service declined ({reply.refusal or reason})"
+        if reply.reason in SERVER_WORDS["refused"] or reply.refusal:
+            declined = f"the service declined ({reply.refusal or reply.reason})"
             raise RequestError(declined[:300], "declined")
 
         self.server.check_read(example, form, reply)
-        if self.server.counts and reply.prompt_tokens is None and not self._has_doubts:
-            self._has_doubts = True
-            remark(
-                f"{self.name}: its server leaves out how many tokens it read of some prompts: a "
-                "cut prompt would go unseen"
-            )
-        finish, written = reply.finish(), reply.completion_tokens
-        was_cut = not text and finish == "length"
+        finish, written = reply.finish(), reply.usage.get("completion_tokens")
         # Some services count the tokens of a thought that they do not show.
-        has_thought = bool(thought or reply.reasoning_tokens)
+        has_thought = thought or reply.usage.get("reasoning_tokens")
         if has_thought and not text and not form.thinking_tokens:
             raise RequestError(
                 f"it thinks, and its answer of at most {self.most_tokens(example)} tokens ended "
                 "in the thought",
                 "thinks",
             )
-        if text is None and thought and not was_cut:
-            raise RequestError("a thought, and no answer behind it", "rejected")
-        if form.thinking_tokens and (thought or was_cut):
+        if form.thinking_tokens and not text and finish == "length":
             # As a model writes it: a thought that was cut has no end.
-            text = f"<think>{thought}" + ("" if was_cut else f"</think>{text}")
+            text = f"<think>{thought}"
+        elif form.thinking_tokens and thought and text is not None:
+            text = f"<think>{thought}</think>{text}"
         if text is None or (not text and (finish != "stop" or written == 0)):
-            raise RequestError(f"an answer without text (finish_reason {reason})", "temporary")
+            raise RequestError(f"an answer without text (finish_reason {finish})", "temporary")
 
         refuse_echo(self.name, example, text)  # before it is cut
-        limit = self.most_tokens(example) + (_MARK_TOKENS if thought else 0)
+        limit, length = self.most_tokens(example), form.tokenizer.count(text)
+        written = length if written is None else written
         # A server whose tokenizer is another one may write more tokens of ours than of its own, but
         # not twice as many.
-        is_believed = not self.server.exact if written is None else written <= limit
-        length = form.tokenizer.count(text)
-        if length > limit * (2 if is_believed else 1):
+        if written > limit or length > 2 * limit:
             text, finish, written, _ = cut(text, form.tokenizer, limit)
-        usage = with_reasoning(text, form, reply.about())
-        return Answer(text, finish, length if written is None else written, usage)
+        return Answer(text, finish, written, with_reasoning(text, form, reply.usage))

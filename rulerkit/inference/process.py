@@ -50,7 +50,7 @@ def start_guarded(
 
 
 class ServerProcess:
-    """A server that this process started; `poll` sees whether it is ready, or has ended."""
+    """A server that this process started."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class ServerProcess:
             port = free.getsockname()[1]
         self.name = name
         self.address = Address(f"http://127.0.0.1:{port}/v1", secrets.token_hex(16))
-        self.ready = self._failed = False
+        self._is_ready = self._failed = False
         self._deadline, self._next_check = time.monotonic() + START_TIMEOUT, 0.0
         key = {"VLLM_API_KEY": self.address.key}  # never on the command line
         environment = {**os.environ, **variables, **key}
@@ -76,27 +76,30 @@ class ServerProcess:
         self.log = Path(log.name)
         atexit.register(self.close)
 
-    def poll(self) -> None:
-        """Update `ready`; `UserError` where the server has ended, or is not healthy in time."""
+    def is_ready(self) -> bool:
+        """Whether it answers; `UserError` where it has ended, or does not answer in time."""
         from rulerkit.common.errors import UserError
 
-        status, now, reason = self._process.poll(), time.monotonic(), ""
+        status, now, problem = self._process.poll(), time.monotonic(), ""
         if status is not None:
-            what = "ended" if self.ready else "did not start"
-            reason = (
-                f"{what} (exit status {status}): {last_error(self._log_text(200_000))}; its log is "
-                f"{self.log}; answers so far are kept"
-            )
-        elif not self.ready and now > self._next_check:
-            self.ready, self._next_check = self.address.healthy(), now + 0.5
-            if not self.ready and now > self._deadline:
-                reason = (
-                    f"did not get healthy within {START_TIMEOUT:g} s (`/health` and `/v1/models` "
-                    f"do not answer 200); its log is {self.log}"
+            log = self.log.read_bytes()[-200_000:].decode(errors="replace")
+            what = "ended" if self._is_ready else "did not start"
+            error = last_error(self.address.without_secrets(log))
+            problem = f"{what} (exit status {status}): {error}"
+        elif not self._is_ready and now > self._next_check:
+            self._is_ready, self._next_check = self.address.healthy(), now + 0.5
+            if not self._is_ready and now > self._deadline:
+                problem = (
+                    f"did not get healthy within {START_TIMEOUT:g} s (`/v1/models` does not answer)"
                 )
-        if reason:
+        if problem:
             self._failed = True
-            raise UserError(f"model {self.name}: its server {reason}")
+            self.close()
+            raise UserError(
+                f"model {self.name}: its server {problem}; its log is {self.log}; answers so far "
+                "are kept"
+            )
+        return self._is_ready
 
     def close(self) -> None:
         """End the server and all its processes. Its log is deleted unless it failed."""
@@ -110,9 +113,6 @@ class ServerProcess:
         self._process.wait()
         if not self._failed:
             self.log.unlink(missing_ok=True)
-
-    def _log_text(self, size: int) -> str:
-        return self.address.without_secrets(self.log.read_bytes()[-size:].decode(errors="replace"))
 
 
 _STAMP = re.compile(r"^(\([^)]*\) )?([A-Z]+:? +([\d-]+ [\d:]+ )?(\[[^]]*\] )?)?(\[rank\d+\]:)? *")

@@ -4,7 +4,7 @@ Servers write the same things in several forms; whatever a field holds, it costs
 most.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rulerkit.common.errors import shortened
@@ -28,75 +28,64 @@ class Reply:
     token_ids: list[int] | None = None
     """Of the answer; vLLM's."""
     prompt_token_ids: list[int] | None = None
-    server_finish_reason: str | None = None
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    cached_tokens: int | None = None
-    reasoning_tokens: int | None = None
-    server_model: str | None = None
-    system_fingerprint: str | None = None
-    seconds: float = 0.0
-    """How long it took, without waiting for a turn."""
-
-    def about(self) -> JSON:
-        """The server's counts, its names for the end and for the model, and seconds."""
-        told = asdict(self)
-        for name in ("text", "thought", "refusal", "token_ids", "prompt_token_ids"):
-            del told[name]
-        # Only what the server said: a count that it left out is not a zero.
-        return {name: value for name, value in told.items() if value is not None}
+    reason: str = ""
+    """The server's word for the end of the answer, in small letters."""
+    usage: JSON = field(default_factory=dict)
+    """What the server said of its counts and of itself, and the seconds that it took, as they stand
+    in a row. What it left out is missing: a count that is not said is not a zero."""
 
     def finish(self) -> str:
         """`stop` or `length`; `RequestError` where the answer ended for another reason or none."""
         # Servers use several words for the same two ends of an answer.
-        reason = str(self.server_finish_reason)
         for finish in ("stop", "length"):
-            if reason.lower() in SERVER_WORDS[finish]:
+            if self.reason in SERVER_WORDS[finish]:
                 return finish
-        raise RequestError(f"the server broke off (finish_reason {reason})", "temporary")
+        raise RequestError(f"the server broke off (finish_reason {self.reason})", "temporary")
 
 
-def read_reply(content: JSON) -> Reply:
+def read_reply(content: Any) -> Reply:
     """The reply in the JSON of a completion. ValueError for an answer that is no text; other fields
     of a wrong type are taken as left out."""
-    choices = content.get("choices")
+    choices = _at(content, "choices")
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
-        seen = "choices is " + shortened(choices)
-        if "choices" not in content:
-            seen = f"it has no choices, but {', '.join(map(str, content))}"
-        raise ValueError(seen)
+        raise ValueError(f"the server sent {shortened(content)}")
     # One answer is asked for: the first by its number, should a server send several.
     choice = choices[0]
     for other in choices:
-        if isinstance(other, dict) and other.get("index") == 0:
+        if _at(other, "index") == 0:
             choice = other
             break
-    message = _mapping(choice, "message")
-    said = _read_content(message.get("content", choice.get("text")))
-    thought = _words_of(message.get("reasoning_content")) or _words_of(message.get("reasoning"))
+    message = choice.get("message")
+    written = _at(message, "content")
+    said = _read_content(choice.get("text") if written is None else written)
+    thought = _at(message, "reasoning_content") or _at(message, "reasoning")
+    reason = _name(choice.get("finish_reason"))
 
-    usage = _mapping(content, "usage")
-    cached = [
-        _mapping(usage, "prompt_tokens_details").get("cached_tokens"),
-        usage.get("prompt_cache_hit_tokens"),  # DeepSeek
-        _mapping(content, "timings").get("cache_n"),  # llama.cpp
-    ]
+    counted = _at(content, "usage")
+    cached = (
+        _at(counted, "prompt_tokens_details", "cached_tokens"),
+        _at(counted, "prompt_cache_hit_tokens"),  # DeepSeek
+        _at(content, "timings", "cache_n"),  # llama.cpp
+    )
     known = [count_in(count) for count in cached if count_in(count) is not None]
-    thought_details = _mapping(usage, "completion_tokens_details")
+    usage = {
+        "server_finish_reason": reason,
+        # A server that does not count says that a prompt has 0 tokens.
+        "prompt_tokens": count_in(_at(counted, "prompt_tokens")) or None,
+        "completion_tokens": count_in(_at(counted, "completion_tokens")),
+        "cached_tokens": known[0] if known else None,
+        "reasoning_tokens": count_in(_at(counted, "completion_tokens_details", "reasoning_tokens")),
+        "server_model": _name(content.get("model")),
+        "system_fingerprint": _name(content.get("system_fingerprint")),
+    }
     return Reply(
         text=said.get("text"),
-        thought=thought or said.get("thought", ""),
-        refusal=_words_of(message.get("refusal")) or said.get("refusal", ""),
+        thought=_words_of(thought) or said.get("thought", ""),
+        refusal=_words_of(_at(message, "refusal")) or said.get("refusal", ""),
         token_ids=_ids(choice.get("token_ids")),
         prompt_token_ids=_ids(choice.get("prompt_token_ids")),
-        server_finish_reason=_name(choice.get("finish_reason")),
-        # A server that does not count says that a prompt has 0 tokens.
-        prompt_tokens=count_in(usage.get("prompt_tokens")) or None,
-        completion_tokens=count_in(usage.get("completion_tokens")),
-        cached_tokens=known[0] if known else None,
-        reasoning_tokens=count_in(thought_details.get("reasoning_tokens")),
-        server_model=_name(content.get("model")),
-        system_fingerprint=_name(content.get("system_fingerprint")),
+        reason=str(reason).lower(),
+        usage={name: value for name, value in usage.items() if value is not None},
     )
 
 
@@ -110,7 +99,7 @@ def _read_content(value: Any) -> dict[str, str]:
 
     read: dict[str, str] = {}
     for part in value:
-        kind = str(part.get("type", "text") if isinstance(part, dict) else "text")
+        kind = str(_at(part, "type") or "text")
         if any(name in kind for name in _THOUGHTS):
             kind = "thought"
         elif "text" in kind:
@@ -127,16 +116,17 @@ def _words_of(value: Any) -> str:
         return value
     if isinstance(value, list):
         return "".join(_words_of(one) for one in value)
-    if isinstance(value, dict):
-        for name in _WORDS:
-            if name in value:
-                return _words_of(value[name])
+    for name in _WORDS:
+        if _at(value, name):
+            return _words_of(value[name])
     return ""
 
 
-def _mapping(content: JSON, name: str) -> JSON:
-    value = content.get(name)
-    return value if isinstance(value, dict) else {}
+def _at(value: Any, *names: str) -> Any:
+    """What lies in mappings under these names, one within the other; None where there is none."""
+    for name in names:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
 
 
 def _name(value: Any) -> str | None:

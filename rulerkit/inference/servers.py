@@ -3,7 +3,7 @@
 `ServerEngine.answer` is the way of a prompt: `Connection.send` asks the server, and `read` of the
 engine turns its reply into an answer. An example that cannot be answered is a `Failure`, never an
 empty answer; what would fail for every example is one `UserError`, after the answers that were
-under way, or at once where the server has gone silent. `vllm` and `openai` are the two engines.
+under way. `vllm` and `openai` are the two engines.
 """
 
 import time
@@ -20,7 +20,7 @@ from rulerkit.inference.access import Address
 from rulerkit.inference.http import Connection
 from rulerkit.inference.model import Answer, Answers, Failure, Model
 from rulerkit.inference.process import ServerProcess
-from rulerkit.inference.refusals import ENDS_MODEL, RequestError, fatal_words
+from rulerkit.inference.refusals import RequestError, fatal_words
 from rulerkit.inference.reply import Reply
 
 AHEAD = 512  # examples made ahead and put in order, at most
@@ -78,7 +78,7 @@ class ServerEngine(Model):
         self.connection: Connection | None = None
         self.process: ServerProcess | None = None
         """The server, where this process started it."""
-        self._ended_by = ""
+        self._end = ""
         """Why no more is asked."""
 
     def address(self) -> Address | None:
@@ -134,14 +134,7 @@ class ServerEngine(Model):
 
     def is_ready(self) -> bool:
         """Whether the server is healthy. Raises `UserError` where its process has ended."""
-        if self.process is None:
-            return True
-        try:
-            self.process.poll()
-        except UserError:
-            self.close()
-            raise
-        return self.process.ready
+        return self.process is None or self.process.is_ready()
 
     def close(self) -> None:
         """End the server if this process started it; the next answer starts it again."""
@@ -158,7 +151,7 @@ class ServerEngine(Model):
         ahead while the server loads and computes.
 
         Where every request would fail, no more are sent, and a `UserError` is raised after the
-        answers that were under way; at once where the server is gone or no longer answers.
+        answers that were under way; at once where a server that this process started is gone.
         """
         waiting = Waiting(examples)
         if not waiting.make():
@@ -166,26 +159,24 @@ class ServerEngine(Model):
         # What does not fit is said before a server is started.
         self.check_fits(waiting.made[0])
         self.open()
-        self._ended_by = ""
+        self._end = ""
         under_way: dict[Future[Answer], Example] = {}
         try:
             while True:
-                is_ready = self.is_ready()
-                if is_ready:
+                if self.is_ready():
                     self._send_more(waiting, under_way)
-                if is_ready and not under_way:
-                    break
+                    if not under_way:
+                        break
 
                 # While nothing has come back, the time goes into making examples.
-                if not any(future.done() for future in under_way) and waiting.make():
-                    continue
-                yield from self._finished(under_way)
+                if any(future.done() for future in under_way) or not waiting.make():
+                    yield from self._finished(under_way)
         finally:
             # The server sees the connections close, and stops.
             for future in under_way:
                 future.cancel()
-        if self._ended_by:
-            raise UserError(f"{self._ended_by}; all answers so far are kept")
+        if self._end:
+            raise UserError(f"{self._end}; all answers so far are kept")
 
     def _finished(self, under_way: "dict[Future[Answer], Example]") -> Answers:
         """What has come back, after a moment at most."""
@@ -199,13 +190,13 @@ class ServerEngine(Model):
 
     def _send_more(self, waiting: Waiting, under_way: "dict[Future[Answer], Example]") -> None:
         """Send what the server can take."""
-        while not self._ended_by and len(under_way) < self.open().concurrency:
+        while not self._end and len(under_way) < self.open().concurrency:
             if len(under_way) > 1 and num_tokens(under_way.values()) > self._most_tokens():
                 break
             example = waiting.take()
             if example is None:
                 break
-            under_way[self._send(example)] = example
+            under_way[self._start(example)] = example
 
     def _most_tokens(self) -> int:
         """The prompt tokens that may be under way; of more a server would choose its own order."""
@@ -222,14 +213,12 @@ class ServerEngine(Model):
         UserError where every request would fail.
         """
         self.wait_until_ready()
-        outcome = None
-        if not self._ended_by:
-            outcome = self._outcome(self._send(example, **body))
+        outcome = self._outcome(self._start(example, **body))
         if outcome is None:
-            raise UserError(self._ended_by)
+            raise UserError(self._end)
         return outcome
 
-    def _send(self, example: Example, **more: Any) -> "Future[Answer]":
+    def _start(self, example: Example, **more: Any) -> "Future[Answer]":
         """Send a prompt. At least 1000 tokens of all prompts that may be under way, and 5 of an
         answer, are expected in a second; a tenth of that from a server that we have started, whose
         process we can see."""
@@ -247,25 +236,13 @@ class ServerEngine(Model):
         what is under way is still waited for."""
         try:
             return future.result()
-        except RequestError as error:
-            failure = error
-
-        # A server of ours that is gone does not come back; it was tried again with growing pauses.
-        if failure.kind == "storm" or (failure.kind == "unreachable" and self.process):
-            # Says so where the server's process has ended.
-            self.is_ready()
-            self.close()
-            raise UserError(
-                f"model {self.name}: its server fails ({failure.reason}): look into the "
-                "server's log, give a slow one more time (`timeout: SECONDS`), and run the same "
-                "command again; answers so far are kept"
-            )
-        if failure.kind in ENDS_MODEL:
-            self._ended_by = self._ended_by or self.ended_by(failure)
+        except RequestError as failure:
+            if not failure.ends:
+                return Failure(failure.reason, refused=failure.kind == "declined")
+            self._end = self._end or self.why_it_ends(failure)
             return None
-        return Failure(failure.reason, refused=failure.kind == "declined")
 
-    def ended_by(self, failure: RequestError) -> str:
+    def why_it_ends(self, failure: RequestError) -> str:
         """A failure that holds for all requests, in one line, with what to do."""
         address = self.open().address
         words = fatal_words(address, failure.kind, failure.reason, self.path)

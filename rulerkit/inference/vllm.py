@@ -264,7 +264,7 @@ class Vllm(CheckpointEngine, ServerEngine):
         finish = reply.finish()
         if not reply.token_ids:
             raise RequestError("an answer without tokens", "temporary")
-        return self.read_ids(reply.token_ids, finish, reply.about())
+        return self.read_ids(reply.token_ids, finish, reply.usage)
 
 
 def _flags(arguments: Spec) -> list[str]:
