@@ -25,7 +25,7 @@ class Started(OpenAI):
         return {"engine": "started", "path": self.path, "prompt_path": self.prompt_path}
 
     def environment(self):
-        return {"server": self.server.about}
+        return {}
 
     def address(self):
         return None

@@ -61,9 +61,9 @@ def folder(tmp_path, monkeypatch):
 
 
 ADDRESSES = {
-    "LOCALHOST:{}": "http://localhost:{}",
-    "HTTP://LocalHost:{}/v1/models": "http://localhost:{}/v1",
-    "127.0.0.1:{}/v1/chat/completions": "http://127.0.0.1:{}/v1",
+    "LOCALHOST:{}": "http://LOCALHOST:{}",
+    "HTTP://LocalHost:{}/v1/": "HTTP://LocalHost:{}/v1",
+    "0.0.0.0:{}/v1": "http://0.0.0.0:{}/v1",
 }
 
 

@@ -164,8 +164,8 @@ def test_hidden_reasoning_is_counted_by_the_service(server, tmp_path, cut):  # n
     assert scores["cut_thought"].tolist() == scores["cut_off"].tolist() == [cut] * 2
     assert scores["score"].tolist() == [not cut] * 2
     assert usage_notes(scores) == ["Tokens thought by m, on average: 41 at 1K."]
-    sent = cell.record["environment"]["server"]["sent"]
-    assert sent == "max_completion_tokens, no temperature"
+    told = cell.record["environment"]["server"]
+    assert (told["limit_name"], told["takes_sampling"]) == ("max_completion_tokens", False)
     assert "temperature" not in server.seen[-1]
 
 

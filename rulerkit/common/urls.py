@@ -1,7 +1,7 @@
 """Addresses of servers, as people write them."""
 
 import re
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 from rulerkit.common.errors import UserError
 from rulerkit.common.hidden import hide_address
@@ -10,8 +10,6 @@ _SCHEME = re.compile(r"https?://", re.IGNORECASE)
 _WITHOUT_SCHEME = re.compile(
     r"(localhost|(\[[\da-f:.]+\]|[a-z\d][\w.-]*):\d{1,5})(/.*)?", re.IGNORECASE
 )
-_PAGES = re.compile(r"/(chat/completions|completions|responses|models)$")
-"""Pages of OpenAI's protocol that are pasted with the address."""
 
 
 def is_address(text: object) -> bool:
@@ -27,10 +25,10 @@ def is_address(text: object) -> bool:
 
 
 def url_of(text: str) -> str:
-    """The URL that an address means: with a scheme, host in small letters, and without a page of
-    the protocol at its end. Raises `UserError` where it is none.
+    """The URL that an address means: with a scheme, and no slash at its end. Raises `UserError`
+    where it is none.
 
-    >>> url_of("LOCALHOST:8000/v1/chat/completions/")
+    >>> url_of("localhost:8000/v1/")
     'http://localhost:8000/v1'
     """
     if not _SCHEME.match(text):
@@ -46,9 +44,7 @@ def url_of(text: str) -> str:
             f"{hide_address(text)} is no address: write http://HOST:PORT/v1, such as "
             "http://localhost:8000/v1"
         )
-    user, at, host = parts.netloc.rpartition("@")
-    path = _PAGES.sub("", parts.path.rstrip("/")).rstrip("/")
-    return urlunsplit((parts.scheme, user + at + host.lower(), path, parts.query, ""))
+    return text.rstrip("/")
 
 
 def is_on_this_machine(url: str) -> bool:

@@ -14,11 +14,9 @@ from urllib.parse import urlsplit, urlunsplit
 
 import httpx2
 
-from rulerkit.common.errors import ModelError, UserError, first_line, listed, shorten, unknown
+from rulerkit.common.errors import ModelError, UserError, first_line, listed, unknown
 from rulerkit.common.hidden import hide_address, secrets_in
-from rulerkit.common.hub import is_hub_id
 from rulerkit.common.json_text import parse_json
-from rulerkit.common.paths import resolve
 from rulerkit.common.settings import JSON, SENDABLE, Spec
 from rulerkit.common.urls import is_on_this_machine, url_of
 from rulerkit.inference.refusals import fatal_words, message_in, status_words, why_unreachable
@@ -101,8 +99,8 @@ class Address(NamedTuple):
         return self.get("/models")[0] == 200
 
     def models(self) -> list[JSON]:
-        """The models that the server lists, each once, with an `id` and, where it says a number of
-        tokens, a `max_model_len`. `ModelError` where it does not answer, refuses or has no list."""
+        """The models that the server lists, with an `id` and, where it says a number of tokens, a
+        `max_model_len`. `ModelError` where it does not answer, refuses or has no list."""
         status, text = self.get("/models", 30)
         if status == 0:
             raise ModelError(fatal_words(self, "unreachable", text))
@@ -115,14 +113,14 @@ class Address(NamedTuple):
             words = status_words(status, message_in(content))
             raise ModelError(fatal_words(self, kind, words))
 
-        models: dict[str, JSON] = {}
+        models: list[JSON] = []
         for entry in entries:
             name = entry.get("id") if isinstance(entry, dict) else None
             if name and isinstance(name, str):
                 # A limit of 0 is none.
                 limit = count_in(entry.get("max_model_len")) or None
-                models.setdefault(name, entry | {"max_model_len": limit})
-        return list(models.values())
+                models.append(entry | {"max_model_len": limit})
+        return models
 
 
 def count_in(value: Any) -> int | None:
@@ -138,14 +136,14 @@ def about_model(entry: JSON) -> JSON:
     told: JSON = {}
     for name in ("id", "root", "parent", "owned_by"):
         value = entry.get(name)
-        if value and isinstance(value, str):
+        if isinstance(value, str):
             # A folder is the same with a slash behind it.
-            told[name] = shorten(value.rstrip("/"), 200)
+            told[name] = value.rstrip("/")
     meta = entry.get("meta")
-    if isinstance(meta, dict):
-        told |= {
-            f"meta.{key}": meta[key] for key in ("size", "n_params") if type(meta.get(key)) is int
-        }
+    for name in ("size", "n_params"):
+        value = meta.get(name) if isinstance(meta, dict) else None
+        if isinstance(value, int):
+            told[f"meta.{name}"] = value
     return told
 
 
@@ -183,7 +181,7 @@ def model_at(address: str, given: Spec | None = None) -> JSON:
 
     label = f"{served_as.rstrip('/').rpartition('/')[2]} at {parts.netloc.rpartition('@')[2]}"
     name = re.sub(r"[^A-Za-z0-9._]+", "-", label.replace(" at ", "-")).strip("-._")
-    described = {
+    return {
         "engine": "openai",
         "base_url": url,
         "path": served_as,
@@ -191,16 +189,6 @@ def model_at(address: str, given: Spec | None = None) -> JSON:
         "label": label,
         **keys,
     }
-
-    # vLLM says under `root` what it has loaded, also where it serves it under another name.
-    root = str(entries[served_as].get("root") or "")
-    if root and not _is_checkpoint(served_as) and _is_checkpoint(root):
-        described["tokenizer"] = root
-    return described
-
-
-def _is_checkpoint(name: str) -> bool:
-    return is_hub_id(name) or os.path.isdir(resolve(name))
 
 
 # --- keys and headers -----------------------------------------------------------------------------

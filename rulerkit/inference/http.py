@@ -34,9 +34,18 @@ from rulerkit.inference.reply import Reply, read_reply
 FIRST_WAIT = 1.0  # seconds before the second attempt; doubled each time
 LONGEST_WAIT = 60.0  # seconds between attempts, unless the server asks for more
 PATIENCE = 900.0  # seconds that a server may ask us to wait
-_TEMPORARY = {408, 409, 425, 429}  # statuses that may be over soon, beside 5xx
-_FORBIDDEN = {401, 403, 404}  # statuses that hold for every other request too
-_NO_MONEY = 402
+_KIND_OF_STATUS = {
+    401: "forbidden",
+    402: "closed",
+    403: "forbidden",
+    404: "forbidden",
+    408: "temporary",
+    409: "temporary",
+    425: "temporary",
+    429: "temporary",
+    501: "rejected",
+}
+"""Any other from 400 to 499 is `rejected`, and the rest `temporary`."""
 _MOST_FILES = 2**16  # connections and files that may be open, where the system allows it
 
 
@@ -149,7 +158,7 @@ class Connection:
             raise RequestError(f"no answer within {timeout:.4g} s", "late") from None
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             reason = self.address.without_secrets(why_unreachable(self.address.url, error))
-            raise RequestError(shorten(reason, 300), "unreachable") from None
+            raise RequestError(reason, "unreachable") from None
         except Exception as error:
             what = shorten(f"{type(error).__name__}: {error}", 120)
             raise RequestError(f"an answer that cannot be read ({what})", "temporary") from error
@@ -187,12 +196,9 @@ class Connection:
 
         if code in SERVER_WORDS["refused"]:
             kind = "declined"
-        elif code in SERVER_WORDS["spent"] or status == _NO_MONEY:
+        elif code in SERVER_WORDS["spent"]:
             kind = "closed"
-        elif status in _FORBIDDEN:
-            kind = "forbidden"
-        elif status == 501 or (400 <= status < 500 and status not in _TEMPORARY):
-            kind = "rejected"
         else:
-            kind = "temporary"
+            other = "rejected" if 400 <= status < 500 else "temporary"
+            kind = _KIND_OF_STATUS.get(status, other)
         return RequestError(reason, kind, wait)

@@ -6,7 +6,6 @@ identity. What a server takes is found out by a few tiny requests before the fir
 """
 
 import os
-import re
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,6 +13,7 @@ from math import ceil
 
 from rulerkit.common.errors import ModelError, UserError
 from rulerkit.common.hidden import hide
+from rulerkit.common.hub import is_hub_id
 from rulerkit.common.paths import resolve
 from rulerkit.common.settings import JSON, Spec
 from rulerkit.generation.example import Example
@@ -56,36 +56,35 @@ class ServerFacts:
     """The model's name in requests."""
     limit: int | None
     """The tokens of prompt and answer together that it takes, where it says so."""
-    about: JSON
     path: str = ""
     adds_bos: bool = True
     """Whether it puts a BOS before a text (or ids), so that ours must stay away."""
     limit_name: str = "max_tokens"
     takes_sampling: bool = True
     """Whether it takes a temperature other than its own."""
-    counts: bool = False
-    """Whether it says how many tokens it read."""
+    counts: bool = True
+    """Whether it says of all prompts how many tokens it read."""
     exact: bool = False
     """Whether it counts tokens as the run's tokenizer does."""
     frame: int = 0
     """Tokens that it adds to each prompt."""
-    ratio: float = 1.0
-    """How many tokens it counts for one of ours, where counts are not exact."""
+    ratio: float = 0.0
+    """How many tokens it counts for one of ours; 0 where it does not count."""
     ratios: dict[str, float] = field(default_factory=dict)
-    """The same by task."""
+    """The same by task, where counts are not exact."""
 
     def check_read(self, example: Example, form: PromptFormat, reply: Reply) -> None:
         """Raise `RequestError` where the server read fewer tokens than it was sent."""
         counted = reply.usage.get("prompt_tokens")
         if counted is None:
-            self.about["counts"] = False
-        if not self.counts or counted is None:
+            self.counts = False
+        if counted is None or not self.ratio:
             return
         # What the server puts around a prompt is not sent.
         unsent = len(form.leading_ids) if self.adds_bos else 0
         if self.path == "chat":
             unsent = len(form.bos) + sum(map(form.tokenizer.count, form.around))
-        ratio = 1.0 if self.exact else self.ratios.get(example.task, self.ratio)
+        ratio = self.ratios.get(example.task, self.ratio)
         expected = round(self.frame + ratio * (example.num_tokens - unsent))
         slack = _SLACK if self.exact else (1 - _LEAST_SHARE) * expected
 
@@ -158,9 +157,15 @@ class OpenAI(ServerEngine):
 
     def environment(self) -> JSON:
         """The server's address, and what it says of itself."""
-        about = {"exact_tokenizer": self.server.exact, **self.server.about}
-        if self.server.frame:
-            about["frame_tokens"] = self.server.frame
+        facts = self.server
+        about = {
+            "exact_tokenizer": facts.exact,
+            "max_model_len": facts.limit,
+            "counts": facts.counts,
+            "frame_tokens": facts.frame,
+            "limit_name": facts.limit_name,
+            "takes_sampling": facts.takes_sampling,
+        }
         return {**hide({"base_url": self.base_url}), "server": about}
 
     @property
@@ -186,14 +191,16 @@ class OpenAI(ServerEngine):
     def tokenizer_name(self) -> str:
         """The spec's, else that of the folder or hub id that `path` is, else the one known for a
         model of OpenAI."""
-        if "tokenizer" in self.spec or os.path.isdir(resolve(self.path)):
-            return str(self.spec.get("tokenizer", self.path))
+        if "tokenizer" in self.spec:
+            return str(self.spec["tokenizer"])
+        # vLLM says under `root` what it has loaded, also where it serves it under another name.
+        for name in (self.path, str(self._entry.get("root"))):
+            if is_hub_id(name) or os.path.isdir(resolve(name)):
+                return name
         from tiktoken.model import encoding_name_for_model
 
         with suppress(KeyError):
             return encoding_name_for_model(self.path)
-        if re.fullmatch(r"[\w.-]+/[\w.-]+", self.path):
-            return self.path
         raise UserError(
             f"model {self.name}: `tokenizer` is missing: name the folder, file or hub id "
             f"(org/name) of the tokenizer of {self.path}, on a command line with -y 'tokenizer: "
@@ -234,12 +241,8 @@ class OpenAI(ServerEngine):
         Errors: `UserError` where it cannot be reached, refuses, or counts unlike the tokenizer.
         """
         self.wait_until_ready()
-        limit = self._entry.get("max_model_len")
-        listed = about_model(self._entry) | {"max_model_len": limit}
-        shown = ("owned_by", "root", "max_model_len")
-        about = {key: listed[key] for key in shown if listed.get(key)}
-        facts = ServerFacts(self._entry.get("id", self.path), limit, about)
-
+        entry = self._entry
+        facts = ServerFacts(entry.get("id", self.path), entry.get("max_model_len"))
         wanted = self.spec.get("prompt_path", "auto")
         paths = ["ids", "text", "chat"] if wanted == "auto" else [str(wanted)]
         if self.is_approximate and wanted == "auto":
@@ -274,11 +277,10 @@ class OpenAI(ServerEngine):
                     raise
                 continue
             if short is None or long is None or long <= short:
-                facts.counts = facts.about["counts"] = False
                 # Without a count, ids are taken as they are.
+                facts.counts, facts.ratio = False, 0.0
                 facts.adds_bos = way == "text" and added > 0
                 continue
-            facts.counts = True
             facts.exact = abs((long - short) - (our_long - our_short)) <= 1
             facts.ratio = 1.0 if facts.exact else (long - short) / (our_long - our_short)
             facts.frame = max(0, short - our_short)
@@ -334,8 +336,6 @@ class OpenAI(ServerEngine):
             facts.takes_sampling = False
         else:
             return False
-        temperature = "temperature 0" if facts.takes_sampling else "no temperature"
-        facts.about["sent"] = f"{facts.limit_name}, {temperature}"
         return True
 
     # --- answering --------------------------------------------------------------------------------
@@ -355,7 +355,7 @@ class OpenAI(ServerEngine):
         template. Before the first prompt of a task the server counts a part of it, where its counts
         are not exact."""
         facts, form = self.server, self.prompt_format
-        if facts.counts and not facts.exact and example.task not in facts.ratios:
+        if facts.ratio and not facts.exact and example.task not in facts.ratios:
             part = example.input[:_SAMPLE]
             facts.ratios[example.task] = facts.ratio
             with suppress(RequestError):

@@ -115,20 +115,21 @@ class ServerProcess:
             self.log.unlink(missing_ok=True)
 
 
-_STAMP = re.compile(r"^(\([^)]*\) )?([A-Z]+:? +([\d-]+ [\d:]+ )?(\[[^]]*\] )?)?(\[rank\d+\]:)? *")
-"""The time, level and process that vLLM and torch put before a line."""
+_ERROR = re.compile(r"[\w.]*(Error|Exception|Exit): .*")
+"""What stands in a line behind the time, level and process that vLLM and torch put before it."""
 _CONSEQUENCE = re.compile("root cause|onnection (was likely )?(reset|closed)|remote process exit")
 """What an error says that another one caused."""
 
 
 def last_error(log: str) -> str:
-    """The last line of a log that begins with an error and is no consequence of another, with the
-    line behind it, where pydantic says what is wrong; else the last line."""
-    lines = [_STAMP.sub("", line).strip() for line in log.splitlines() if line.strip()]
+    """The last error in a log that is no consequence of another, with the line behind it, where
+    pydantic says what is wrong; else the last line."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
     text = lines[-1] if lines else "it wrote nothing"
     for line, following in pairwise([*lines, ""]):
-        if re.match(r"[\w.]*(Error|Exception|Exit)\b", line) and not _CONSEQUENCE.search(line):
-            text = f"{line} {following}" if "validation error" in line else line
+        error = _ERROR.search(line)
+        if error and not _CONSEQUENCE.search(line):
+            text = f"{error[0]} {following}" if "validation error" in line else error[0]
     return text[:500].rstrip(". ")
 
 

@@ -74,7 +74,7 @@ def message_in(error: Any) -> str:
     return str(error.get("message") or error.get("detail") or error)
 
 
-def fatal_words(address: Any, kind: str, reason: str, path: str = "") -> str:
+def fatal_words(address: Any, kind: str, reason: str) -> str:
     """A failure that holds for all requests to an `Address`, with what to do."""
     # By what is wrong, such as `cut`, or by the status, such as `HTTP 401`.
     messages = SERVER_WORDS["fatal"]
@@ -82,4 +82,4 @@ def fatal_words(address: Any, kind: str, reason: str, path: str = "") -> str:
     if status in ("HTTP 401", "HTTP 403"):
         kind = "key" if address.key_from else "no key"
     message: str = messages.get(kind) or messages.get(status) or messages["other"]
-    return message.format(address=address, reason=reason, path=path, key_from=address.key_from)
+    return message.format(address=address, reason=reason, key_from=address.key_from)

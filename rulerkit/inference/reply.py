@@ -12,9 +12,8 @@ from rulerkit.common.settings import JSON
 from rulerkit.inference.access import count_in
 from rulerkit.inference.refusals import SERVER_WORDS, RequestError
 
-_THOUGHTS = ("thinking", "reasoning", "thought")
 # Names under which a part of a message holds its words.
-_WORDS = ("text", "content", "refusal", "summary", *_THOUGHTS)
+_WORDS = ("text", "content", "refusal", "summary", "thinking", "reasoning", "thought")
 
 
 @dataclass
@@ -100,13 +99,10 @@ def _read_content(value: Any) -> dict[str, str]:
     read: dict[str, str] = {}
     for part in value:
         kind = str(_at(part, "type") or "text")
-        if any(name in kind for name in _THOUGHTS):
-            kind = "thought"
-        elif "text" in kind:
-            kind = "text"
-        # Others are images and their like.
-        if kind in ("text", "thought", "refusal"):
-            read[kind] = read.get(kind, "") + _words_of(part)
+        if kind != "refusal":
+            # Thoughts have several names; images and their like have no words.
+            kind = "text" if "text" in kind else "thought"
+        read[kind] = read.get(kind, "") + _words_of(part)
     return read
 
 

@@ -245,5 +245,4 @@ class ServerEngine(Model):
     def why_it_ends(self, failure: RequestError) -> str:
         """A failure that holds for all requests, in one line, with what to do."""
         address = self.open().address
-        words = fatal_words(address, failure.kind, failure.reason, self.path)
-        return f"model {self.name}: {words}"
+        return f"model {self.name}: {fatal_words(address, failure.kind, failure.reason)}"

@@ -66,7 +66,7 @@ def _server_notes(name: str, cells: list[Cell]) -> list[str]:
             f"The server of {name} does not say how many tokens it read: a cut prompt would go "
             "unseen."
         )
-    elif not server.get("exact_tokenizer", True) and "max_model_len" not in server:
+    elif not server.get("exact_tokenizer", True) and not server.get("max_model_len"):
         notes.append(
             f"The server of {name} has another tokenizer: a prompt that it cut by less than a "
             "quarter would go unseen; with its own as `tokenizer`, none would."
