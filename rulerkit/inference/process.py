@@ -9,7 +9,6 @@ So only the standard library is imported at the top. A started server listens on
 address and takes only requests with a random key.
 """
 
-import atexit
 import os
 import re
 import secrets
@@ -74,7 +73,6 @@ class ServerProcess:
         ) as log:
             self._process = start_guarded(command(self.address), log, environment)
         self.log = Path(log.name)
-        atexit.register(self.close)
 
     def is_ready(self) -> bool:
         """Whether it answers; `UserError` where it has ended, or does not answer in time."""
@@ -103,12 +101,9 @@ class ServerProcess:
 
     def close(self) -> None:
         """End the server and all its processes. Its log is deleted unless it failed."""
-        atexit.unregister(self.close)
-        if self._process.stdin:
-            with suppress(OSError):
-                self._process.stdin.close()
+        # It ends once its standard input is closed.
         with suppress(subprocess.TimeoutExpired):
-            self._process.wait(GRACE + 5)
+            self._process.communicate(timeout=GRACE + 5)
         self._process.kill()
         self._process.wait()
         if not self._failed:

@@ -61,18 +61,12 @@ def read_reply(content: Any) -> Reply:
     reason = _name(choice.get("finish_reason"))
 
     counted = _at(content, "usage")
-    cached = (
-        _at(counted, "prompt_tokens_details", "cached_tokens"),
-        _at(counted, "prompt_cache_hit_tokens"),  # DeepSeek
-        _at(content, "timings", "cache_n"),  # llama.cpp
-    )
-    known = [count_in(count) for count in cached if count_in(count) is not None]
     usage = {
         "server_finish_reason": reason,
         # A server that does not count says that a prompt has 0 tokens.
         "prompt_tokens": count_in(_at(counted, "prompt_tokens")) or None,
         "completion_tokens": count_in(_at(counted, "completion_tokens")),
-        "cached_tokens": known[0] if known else None,
+        "cached_tokens": count_in(_at(counted, "prompt_tokens_details", "cached_tokens")),
         "reasoning_tokens": count_in(_at(counted, "completion_tokens_details", "reasoning_tokens")),
         "server_model": _name(content.get("model")),
         "system_fingerprint": _name(content.get("system_fingerprint")),
