@@ -25,6 +25,13 @@ def parse_json(text: bytes, any_number: bool = False) -> Any:
             raise ValueError("nested too deeply") from None
 
 
+def at(value: Any, *names: str) -> Any:
+    """What lies in mappings under these names, one within the other; None where there is none."""
+    for name in names:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
+
+
 def digest(value: Any) -> str:
     """16 hex digits of the SHA-256 of bytes, of a text, or of what any other JSON value says,
     whatever the order of its keys."""

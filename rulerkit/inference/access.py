@@ -16,7 +16,7 @@ import httpx2
 
 from rulerkit.common.errors import ModelError, UserError, first_line, listed, unknown
 from rulerkit.common.hidden import hide_address, secrets_in
-from rulerkit.common.json_text import parse_json
+from rulerkit.common.json_text import at, parse_json
 from rulerkit.common.settings import JSON, SENDABLE, Spec
 from rulerkit.common.urls import is_on_this_machine, url_of
 from rulerkit.inference.refusals import fatal_words, message_in, status_words, why_unreachable
@@ -115,7 +115,7 @@ class Address(NamedTuple):
 
         models: list[JSON] = []
         for entry in entries:
-            name = entry.get("id") if isinstance(entry, dict) else None
+            name = at(entry, "id")
             if name and isinstance(name, str):
                 # A limit of 0 is none.
                 limit = count_in(entry.get("max_model_len")) or None
@@ -139,9 +139,8 @@ def about_model(entry: JSON) -> JSON:
         if isinstance(value, str):
             # A folder is the same with a slash behind it.
             told[name] = value.rstrip("/")
-    meta = entry.get("meta")
     for name in ("size", "n_params"):
-        value = meta.get(name) if isinstance(meta, dict) else None
+        value = at(entry, "meta", name)
         if isinstance(value, int):
             told[f"meta.{name}"] = value
     return told

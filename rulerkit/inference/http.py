@@ -18,7 +18,7 @@ from typing import Any
 import httpx2
 
 from rulerkit.common.errors import UserError, shorten
-from rulerkit.common.json_text import parse_json
+from rulerkit.common.json_text import at, parse_json
 from rulerkit.common.settings import Spec
 from rulerkit.inference.access import Address
 from rulerkit.inference.refusals import (
@@ -135,10 +135,8 @@ class Connection:
                 raise failure
 
             # Twice as long each time; the server's own wish holds for all requests to it.
+            self._quiet_until = max(self._quiet_until, time.monotonic() + failure.wait)
             pause = min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** (attempt - 1))
-            if failure.wait is not None:
-                self._quiet_until = max(self._quiet_until, time.monotonic() + failure.wait)
-                pause = 0.1 * FIRST_WAIT
             await asyncio.sleep(random.uniform(0.5, 1.5) * pause)
 
     async def _try(self, body: Spec, timeout: float, read: Callable[[Reply], Any]) -> Any:
@@ -172,7 +170,7 @@ class Connection:
             content = parse_json(text.encode(), any_number=True)
 
         # Some servers send an error with the status 200.
-        error = content.get("error") if isinstance(content, dict) else None
+        error = at(content, "error")
         if not response.is_success or error:
             raise self._error(response, error or content)
         try:
@@ -184,13 +182,13 @@ class Connection:
     def _error(self, response: Any, error: Any) -> RequestError:
         """The failure that a reply stands for, with the server's own words."""
         status = response.status_code
-        code = str(error.get("code") or "") if isinstance(error, dict) else ""
+        code = at(error, "code")
         # Again, where the JSON had escaped it.
         reason = status_words(status, self.address.without_secrets(message_in(error)))
-        wait = None
+        wait = 0.0
         with suppress(ValueError):
-            wait = max(0.0, float(response.headers.get("retry-after", "")))
-        if wait is not None and wait > PATIENCE:
+            wait = float(response.headers.get("retry-after", ""))
+        if wait > PATIENCE:
             reason += f" (it asks to wait {wait:.0f} s)"
             return RequestError(reason, "closed")
 

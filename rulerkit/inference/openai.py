@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import ceil
+from typing import Any
 
 from rulerkit.common.errors import ModelError, UserError
 from rulerkit.common.hidden import hide
@@ -89,9 +90,8 @@ class ServerFacts:
         slack = _SLACK if self.exact else (1 - _LEAST_SHARE) * expected
 
         # Some services count apart what they had cached.
-        cached = reply.usage.get("cached_tokens", 0)
-        is_apart = self.exact or cached > counted
-        is_sum_right = is_apart and abs(counted + cached - expected) <= slack
+        with_cached = counted + reply.usage.get("cached_tokens", 0)
+        is_sum_right = self.exact and abs(with_cached - expected) <= slack
         if counted < expected - slack and not is_sum_right:
             raise RequestError(
                 f"the server cut the prompt: it read {counted} of {expected} tokens "
@@ -243,11 +243,10 @@ class OpenAI(ServerEngine):
         self.wait_until_ready()
         entry = self._entry
         facts = ServerFacts(entry.get("id", self.path), entry.get("max_model_len"))
-        wanted = self.spec.get("prompt_path", "auto")
-        paths = ["ids", "text", "chat"] if wanted == "auto" else [str(wanted)]
-        if self.is_approximate and wanted == "auto":
+        paths = [self.spec.get("prompt_path", "auto")]
+        if paths == ["auto"]:
             # Ids of another vocabulary would be other words.
-            paths.remove("ids")
+            paths = ["text", "chat"] if self.is_approximate else ["ids", "text", "chat"]
         for path in paths:
             facts.path = path
             try:
@@ -304,27 +303,19 @@ class OpenAI(ServerEngine):
 
     def _count(self, facts: ServerFacts, path: str, text: str) -> int | None:
         """The server's own count of the tokens of a prompt; None where it gives none."""
-        prompt: JSON = {"prompt": text}
-        if path == "chat":
-            prompt = self._messages(text)
-        elif path == "ids":
-            prompt = {"prompt": self.tokenizer().encode(text).tolist()}
-
+        prompt = self.tokenizer().encode(text).tolist() if path == "ids" else text
+        sampling = self.spec.get("sampling", {"temperature": 0})
+        body = self._body(facts, path, prompt, _PROBE_TOKENS, sampling)
         # Some servers load the model at the first request.
         timeout = self.spec.get("timeout", 300.0)
-        sampling = self.spec.get("sampling", {"temperature": 0})
-        body = self._request(facts, prompt, _PROBE_TOKENS, sampling)
         asked = self.open().send(body, timeout, lambda reply: reply, is_probe=True)
         try:
-            reply: Reply = asked.result()
+            counted: int | None = asked.result().usage.get("prompt_tokens")
         except RequestError as failure:
             if not self._adapt(facts, failure):
                 raise
             return self._count(facts, path, text)
-        counted: int | None = reply.usage.get("prompt_tokens")
-        cached = reply.usage.get("cached_tokens", 0)
-        # Some services count apart what they had cached.
-        return counted + cached if counted and cached > counted else counted
+        return counted
 
     def _adapt(self, facts: ServerFacts, failure: RequestError) -> bool:
         """Whether a request may succeed in another form: reasoning models of services insist on a
@@ -340,15 +331,21 @@ class OpenAI(ServerEngine):
 
     # --- answering --------------------------------------------------------------------------------
 
-    def _request(self, facts: ServerFacts, prompt: Spec, limit: int, sampling: Spec) -> JSON:
-        """The JSON of a request; what `extra_body` sets to null is left out."""
-        request: JSON = {"model": facts.model}
+    def _body(self, facts: ServerFacts, path: str, prompt: Any, limit: int, sampling: Spec) -> JSON:
+        """The JSON of a request for at most `limit` tokens; `prompt` is a text, or ids where that
+        is the path. What `extra_body` sets to null is left out."""
+        body: JSON = {"model": facts.model, facts.limit_name: limit}
         if facts.takes_sampling:
-            request |= sampling
-        request[facts.limit_name] = limit
-        request |= prompt
-        request |= self._extra
-        return {key: value for key, value in request.items() if value is not None}
+            body |= sampling
+        if path == "chat":
+            body["messages"] = [{"role": "user", "content": prompt}]
+            system = self.spec.get("system_prompt")
+            if system:
+                body["messages"].insert(0, {"role": "system", "content": system})
+        else:
+            body["prompt"] = prompt
+        body |= self._extra
+        return {key: value for key, value in body.items() if value is not None}
 
     def request(self, example: Example) -> JSON:
         """The prompt by the server's path: one BOS, whoever adds it; as messages, without the
@@ -364,27 +361,21 @@ class OpenAI(ServerEngine):
                     ratio = (count - facts.frame) / self.tokenizer().count(part)
                     facts.ratios[example.task] = ratio
 
-        prompt: JSON
+        prompt: Any
         if facts.path == "chat":
             # Blanks that the template would put before it stand with the content.
-            prompt = self._messages(example.input.lstrip(" ") + example.answer_prefix)
+            prompt = example.input.lstrip(" ") + example.answer_prefix
         elif facts.path == "ids":
             ids = example.ids.tolist()
-            prompt = {"prompt": ids[len(form.leading_ids) :] if facts.adds_bos else ids}
+            prompt = ids[len(form.leading_ids) :] if facts.adds_bos else ids
         else:
             text = example.prompt.removeprefix(form.leading_text)
-            prompt = {"prompt": text if facts.adds_bos else form.leading_text + text}
+            prompt = text if facts.adds_bos else form.leading_text + text
 
         sampling = self.sampling(example)
         # Services may refuse one.
         sampling.pop("seed", None)
-        return self._request(facts, prompt, self.most_tokens(example), sampling)
-
-    def _messages(self, text: str) -> JSON:
-        """The part of a chat's request that holds the prompt."""
-        roles = {"system": self.spec.get("system_prompt"), "user": text}
-        said = [{"role": role, "content": content} for role, content in roles.items() if content]
-        return {"messages": said}
+        return self._body(facts, facts.path, prompt, self.most_tokens(example), sampling)
 
     def read(self, example: Example, reply: Reply) -> Answer:
         """The text, why it ended, its tokens (the server's count, else ours) and what it took.

@@ -36,7 +36,7 @@ class RequestError(Exception):
     """A request without an answer: why, one of `KINDS`, and for how many seconds the server asks
     to wait. `ends` says that nothing more is asked of the model."""
 
-    def __init__(self, reason: str, kind: str, wait: float | None = None) -> None:
+    def __init__(self, reason: str, kind: str, wait: float = 0.0) -> None:
         super().__init__(reason)
         self.reason, self.kind, self.wait = reason.rstrip("."), kind, wait
         self.ends = False

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rulerkit.common.errors import shortened
+from rulerkit.common.json_text import at
 from rulerkit.common.settings import JSON
 from rulerkit.inference.access import count_in
 from rulerkit.inference.refusals import SERVER_WORDS, RequestError
@@ -45,38 +46,43 @@ class Reply:
 def read_reply(content: Any) -> Reply:
     """The reply in the JSON of a completion. ValueError for an answer that is no text; other fields
     of a wrong type are taken as left out."""
-    choices = _at(content, "choices")
+    choices = at(content, "choices")
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
         raise ValueError(f"the server sent {shortened(content)}")
     # One answer is asked for: the first by its number, should a server send several.
     choice = choices[0]
     for other in choices:
-        if _at(other, "index") == 0:
+        if at(other, "index") == 0:
             choice = other
             break
     message = choice.get("message")
-    written = _at(message, "content")
+    written = at(message, "content")
     said = _read_content(choice.get("text") if written is None else written)
-    thought = _at(message, "reasoning_content") or _at(message, "reasoning")
+    thought = at(message, "reasoning_content") or at(message, "reasoning")
     reason = _name(choice.get("finish_reason"))
 
-    counted = _at(content, "usage")
+    counted = at(content, "usage")
+    # A server that does not count says that a prompt has 0 tokens.
+    prompt_tokens = count_in(at(counted, "prompt_tokens")) or None
+    cached = count_in(at(counted, "prompt_tokens_details", "cached_tokens"))
+    # Some services count apart what they had cached.
+    if prompt_tokens and cached and cached > prompt_tokens:
+        prompt_tokens += cached
     usage = {
         "server_finish_reason": reason,
-        # A server that does not count says that a prompt has 0 tokens.
-        "prompt_tokens": count_in(_at(counted, "prompt_tokens")) or None,
-        "completion_tokens": count_in(_at(counted, "completion_tokens")),
-        "cached_tokens": count_in(_at(counted, "prompt_tokens_details", "cached_tokens")),
-        "reasoning_tokens": count_in(_at(counted, "completion_tokens_details", "reasoning_tokens")),
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": count_in(at(counted, "completion_tokens")),
+        "cached_tokens": cached,
+        "reasoning_tokens": count_in(at(counted, "completion_tokens_details", "reasoning_tokens")),
         "server_model": _name(content.get("model")),
         "system_fingerprint": _name(content.get("system_fingerprint")),
     }
     return Reply(
         text=said.get("text"),
         thought=_words_of(thought) or said.get("thought", ""),
-        refusal=_words_of(_at(message, "refusal")) or said.get("refusal", ""),
-        token_ids=_ids(choice.get("token_ids")),
-        prompt_token_ids=_ids(choice.get("prompt_token_ids")),
+        refusal=_words_of(at(message, "refusal")) or said.get("refusal", ""),
+        token_ids=choice.get("token_ids"),
+        prompt_token_ids=choice.get("prompt_token_ids"),
         reason=str(reason).lower(),
         usage={name: value for name, value in usage.items() if value is not None},
     )
@@ -92,7 +98,7 @@ def _read_content(value: Any) -> dict[str, str]:
 
     read: dict[str, str] = {}
     for part in value:
-        kind = str(_at(part, "type") or "text")
+        kind = str(at(part, "type") or "text")
         if kind != "refusal":
             # Thoughts have several names; images and their like have no words.
             kind = "text" if "text" in kind else "thought"
@@ -107,22 +113,10 @@ def _words_of(value: Any) -> str:
     if isinstance(value, list):
         return "".join(_words_of(one) for one in value)
     for name in _WORDS:
-        if _at(value, name):
+        if at(value, name):
             return _words_of(value[name])
     return ""
 
 
-def _at(value: Any, *names: str) -> Any:
-    """What lies in mappings under these names, one within the other; None where there is none."""
-    for name in names:
-        value = value.get(name) if isinstance(value, dict) else None
-    return value
-
-
 def _name(value: Any) -> str | None:
     return value if isinstance(value, str) else None
-
-
-def _ids(value: Any) -> list[int] | None:
-    is_ids = isinstance(value, list) and all(type(one) is int for one in value)
-    return value if is_ids else None
