@@ -183,7 +183,7 @@ def test_ids_of_another_tokenizer_are_never_sent(server, folder):
     assert server.real == []
     # a closed service: its own counts are recorded, ours decide the length
     chat = client(server, tokenizer=str(folder), prompt_path="chat", template="gpt-4")
-    assert not chat.server.exact
+    assert not chat.server.exact_tokenizer
     ask_and_check(chat)
 
 

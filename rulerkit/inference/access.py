@@ -219,16 +219,13 @@ def address_of(url: str, spec: Spec, who: str = "") -> Address:
 
 
 def _value_of(name: str, who: str) -> str:
-    """The key, or part of a header, in an environment variable; `UserError` where it is none that a
-    header takes."""
-    value = os.environ.get(name)
-    if value is None:
-        problem = "is not set: export it"
-    elif re.fullmatch(SENDABLE, value):
-        return value
-    else:
-        problem = (
-            "is empty, or holds what no header takes, such as a blank at its end, a line end or a "
-            "typographic quote: set it to the key alone"
+    """The key, or a header, in an environment variable; `UserError` where it is none that a header
+    takes."""
+    value = os.environ.get(name, "")
+    if not re.fullmatch(SENDABLE, value):
+        raise UserError(
+            f"{who}the environment variable {name}, which holds the key, is not set, or holds what "
+            "no header takes, such as a blank at its end, a line end or a typographic quote: "
+            "export the key alone"
         )
-    raise UserError(f"{who}the environment variable {name}, which holds the key, {problem}")
+    return value

@@ -7,7 +7,7 @@ identity. What a server takes is found out by a few tiny requests before the fir
 
 import os
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from math import ceil
 from typing import Any
@@ -55,7 +55,7 @@ class ServerFacts:
 
     model: str
     """The model's name in requests."""
-    limit: int | None
+    max_model_len: int | None
     """The tokens of prompt and answer together that it takes, where it says so."""
     path: str = ""
     adds_bos: bool = True
@@ -65,39 +65,12 @@ class ServerFacts:
     """Whether it takes a temperature other than its own."""
     counts: bool = True
     """Whether it says of all prompts how many tokens it read."""
-    exact: bool = False
+    exact_tokenizer: bool = False
     """Whether it counts tokens as the run's tokenizer does."""
-    frame: int = 0
+    frame_tokens: int = 0
     """Tokens that it adds to each prompt."""
     ratio: float = 0.0
     """How many tokens it counts for one of ours; 0 where it does not count."""
-    ratios: dict[str, float] = field(default_factory=dict)
-    """The same by task, where counts are not exact."""
-
-    def check_read(self, example: Example, form: PromptFormat, reply: Reply) -> None:
-        """Raise `RequestError` where the server read fewer tokens than it was sent."""
-        counted = reply.usage.get("prompt_tokens")
-        if counted is None:
-            self.counts = False
-        if counted is None or not self.ratio:
-            return
-        # What the server puts around a prompt is not sent.
-        unsent = len(form.leading_ids) if self.adds_bos else 0
-        if self.path == "chat":
-            unsent = len(form.bos) + sum(map(form.tokenizer.count, form.around))
-        ratio = self.ratios.get(example.task, self.ratio)
-        expected = round(self.frame + ratio * (example.num_tokens - unsent))
-        slack = _SLACK if self.exact else (1 - _LEAST_SHARE) * expected
-
-        # Some services count apart what they had cached.
-        with_cached = counted + reply.usage.get("cached_tokens", 0)
-        is_sum_right = self.exact and abs(with_cached - expected) <= slack
-        if counted < expected - slack and not is_sum_right:
-            raise RequestError(
-                f"the server cut the prompt: it read {counted} of {expected} tokens "
-                f"(length {example.length})",
-                "cut",
-            )
 
 
 class OpenAI(ServerEngine):
@@ -113,6 +86,9 @@ class OpenAI(ServerEngine):
         self.is_approximate = False
         """Whether the tokenizer may be another one than the server's, as a caller says who compares
         answers to the same prompts: texts are sent, and lengths are approximate."""
+        self._ratios: dict[str, float] = {}
+        """How many tokens the server counts for one of ours, by task, where its counts are not
+        exact."""
         self._extra: JSON = dict(spec.get("extra_body", {}))
         if spec.get("prompt_path") == "chat":
             # The server renders the template of a chat.
@@ -156,17 +132,8 @@ class OpenAI(ServerEngine):
         return entries[0] if len(entries) == 1 else {}
 
     def environment(self) -> JSON:
-        """The server's address, and what it says of itself."""
-        facts = self.server
-        about = {
-            "exact_tokenizer": facts.exact,
-            "max_model_len": facts.limit,
-            "counts": facts.counts,
-            "frame_tokens": facts.frame,
-            "limit_name": facts.limit_name,
-            "takes_sampling": facts.takes_sampling,
-        }
-        return {**hide({"base_url": self.base_url}), "server": about}
+        """The server's address, and what was found out about it."""
+        return {**hide({"base_url": self.base_url}), "server": asdict(self.server)}
 
     @property
     def prompt_path(self) -> str:
@@ -209,13 +176,13 @@ class OpenAI(ServerEngine):
 
     def too_long(self, length: int) -> str | None:
         """Whether a length is beyond `max_length`, or beyond what the server says it takes."""
-        limit = self.spec.get("max_length") or self.server.limit
+        limit = self.spec.get("max_length") or self.server.max_model_len
         if self.is_approximate:
             length = ceil(length * max(1, self.server.ratio))
         # A service puts a frame around a chat that nobody sees, and a thought comes beside it.
         unseen = self.beside
         if self.prompt_path == "chat" and not any(self.prompt_format.around):
-            unseen += max(_FRAME_TOKENS, self.server.frame)
+            unseen += max(_FRAME_TOKENS, self.server.frame_tokens)
         if limit is None or length + unseen <= limit:
             return None
 
@@ -280,14 +247,14 @@ class OpenAI(ServerEngine):
                 facts.counts, facts.ratio = False, 0.0
                 facts.adds_bos = way == "text" and added > 0
                 continue
-            facts.exact = abs((long - short) - (our_long - our_short)) <= 1
-            facts.ratio = 1.0 if facts.exact else (long - short) / (our_long - our_short)
-            facts.frame = max(0, short - our_short)
+            facts.exact_tokenizer = abs((long - short) - (our_long - our_short)) <= 1
+            facts.ratio = 1.0 if facts.exact_tokenizer else (long - short) / (our_long - our_short)
+            facts.frame_tokens = max(0, short - our_short)
             if path == "chat" or self.is_approximate:
                 continue
 
-            facts.adds_bos = facts.frame > 0 and added > 0
-            if not facts.exact or facts.frame not in (0, added or 1):
+            facts.adds_bos = facts.frame_tokens > 0 and added > 0
+            if not facts.exact_tokenizer or facts.frame_tokens not in (0, added or 1):
                 raise UserError(
                     f"model {self.name}: its server counts {long} tokens where the tokenizer "
                     f"{tokenizer.name} counts {our_long}: `tokenizer` must be the model's own for "
@@ -312,22 +279,15 @@ class OpenAI(ServerEngine):
         try:
             counted: int | None = asked.result().usage.get("prompt_tokens")
         except RequestError as failure:
-            if not self._adapt(facts, failure):
+            # Reasoning models of services insist on a newer name, and on their own temperature.
+            if "max_completion_tokens" in failure.reason and facts.limit_name == "max_tokens":
+                facts.limit_name = "max_completion_tokens"
+            elif "temperature" in failure.reason and facts.takes_sampling:
+                facts.takes_sampling = False
+            else:
                 raise
             return self._count(facts, path, text)
         return counted
-
-    def _adapt(self, facts: ServerFacts, failure: RequestError) -> bool:
-        """Whether a request may succeed in another form: reasoning models of services insist on a
-        newer name for the limit, and on their own temperature."""
-        newer = "max_completion_tokens"
-        if newer in failure.reason and facts.limit_name != newer:
-            facts.limit_name = newer
-        elif "temperature" in failure.reason and facts.takes_sampling:
-            facts.takes_sampling = False
-        else:
-            return False
-        return True
 
     # --- answering --------------------------------------------------------------------------------
 
@@ -352,14 +312,14 @@ class OpenAI(ServerEngine):
         template. Before the first prompt of a task the server counts a part of it, where its counts
         are not exact."""
         facts, form = self.server, self.prompt_format
-        if facts.ratio and not facts.exact and example.task not in facts.ratios:
+        if facts.ratio and not facts.exact_tokenizer and example.task not in self._ratios:
             part = example.input[:_SAMPLE]
-            facts.ratios[example.task] = facts.ratio
+            self._ratios[example.task] = facts.ratio
             with suppress(RequestError):
                 count = self._count(facts, facts.path, part) or 0
-                if count > facts.frame:
-                    ratio = (count - facts.frame) / self.tokenizer().count(part)
-                    facts.ratios[example.task] = ratio
+                if count > facts.frame_tokens:
+                    ratio = (count - facts.frame_tokens) / self.tokenizer().count(part)
+                    self._ratios[example.task] = ratio
 
         prompt: Any
         if facts.path == "chat":
@@ -390,7 +350,7 @@ class OpenAI(ServerEngine):
             declined = f"the service declined ({reply.refusal or reply.reason})"
             raise RequestError(declined[:300], "declined")
 
-        self.server.check_read(example, form, reply)
+        self._check_read(example, reply)
         finish, written = reply.finish(), reply.usage.get("completion_tokens")
         # Some services count the tokens of a thought that they do not show.
         has_thought = thought or reply.usage.get("reasoning_tokens")
@@ -416,3 +376,29 @@ class OpenAI(ServerEngine):
         if written > limit or length > 2 * limit:
             text, finish, written, _ = cut(text, form.tokenizer, limit)
         return Answer(text, finish, written, with_reasoning(text, form, reply.usage))
+
+    def _check_read(self, example: Example, reply: Reply) -> None:
+        """Raise `RequestError` where the server read fewer tokens than it was sent."""
+        facts, form = self.server, self.prompt_format
+        counted = reply.usage.get("prompt_tokens")
+        if counted is None:
+            facts.counts = False
+        if counted is None or not facts.ratio:
+            return
+        # What the server puts around a prompt is not sent.
+        unsent = len(form.leading_ids) if facts.adds_bos else 0
+        if facts.path == "chat":
+            unsent = len(form.bos) + sum(map(form.tokenizer.count, form.around))
+        ratio = self._ratios.get(example.task, facts.ratio)
+        expected = round(facts.frame_tokens + ratio * (example.num_tokens - unsent))
+        slack = _SLACK if facts.exact_tokenizer else (1 - _LEAST_SHARE) * expected
+
+        # Some services count apart what they had cached.
+        with_cached = counted + reply.usage.get("cached_tokens", 0)
+        is_sum_right = facts.exact_tokenizer and abs(with_cached - expected) <= slack
+        if counted < expected - slack and not is_sum_right:
+            raise RequestError(
+                f"the server cut the prompt: it read {counted} of {expected} tokens "
+                f"(length {example.length})",
+                "cut",
+            )

@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from rulerkit.common.errors import shorten
+from rulerkit.common.json_text import at
 from rulerkit.common.paths import package_data
 
 SERVER_WORDS: dict[str, Any] = package_data("server_words.yaml")
@@ -66,12 +67,10 @@ def status_words(status: int, message: str) -> str:
 
 def message_in(error: Any) -> str:
     """The words in an error, which servers send as a text or as a mapping."""
-    if not isinstance(error, dict):
-        return str(error)
-    inner = error.get("error")
-    if inner:
-        return message_in(inner)
-    return str(error.get("message") or error.get("detail") or error)
+    for name in ("error", "message", "detail"):
+        if at(error, name):
+            return message_in(error[name])
+    return str(error)
 
 
 def fatal_words(address: Any, kind: str, reason: str) -> str:

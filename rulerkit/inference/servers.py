@@ -7,7 +7,7 @@ under way. `vllm` and `openai` are the two engines.
 """
 
 import time
-from bisect import bisect_right, insort
+from bisect import insort
 from collections.abc import Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from functools import partial
@@ -39,13 +39,12 @@ def _by_ids(example: Example) -> bytes:
 
 
 class Waiting:
-    """Examples that were made and not sent yet. They are sent round and round in the order of their
-    token ids, so that neighbours share the longest prefixes in a server's cache."""
+    """Examples that were made and not sent yet. They are sent in the order of their token ids, so
+    that neighbours share the longest prefixes in a server's cache."""
 
     def __init__(self, examples: Iterable[Example]) -> None:
         self._source = iter(examples)
         self.made: list[Example] = []  # in this order
-        self._last = b""
 
     def make(self) -> bool:
         """Make one more example; False where there is none, or enough are made."""
@@ -60,10 +59,7 @@ class Waiting:
         """The next example to send; None where none is left."""
         if not self.made and not self.make():
             return None
-        place = bisect_right(self.made, self._last, key=_by_ids)
-        example = self.made.pop(place % len(self.made))
-        self._last = _by_ids(example)
-        return example
+        return self.made.pop(0)
 
 
 class ServerEngine(Model):
