@@ -227,45 +227,48 @@ class OpenAI(ServerEngine):
         return facts
 
     def _find_out(self, facts: ServerFacts) -> None:
-        """How a server counts what it is sent, by two texts: what it adds to each is in both
-        counts. `RequestError` where it refuses them, and `UserError` where ids or texts would be
-        other ones to its model."""
-        tokenizer, path = self.tokenizer(), facts.path
-        our_short, our_long = map(tokenizer.count, (_SHORT, _WORDS))
-        added = len(tokenizer.leading_ids)
+        """Whether a server takes the path of the facts, and how it counts there. `RequestError`
+        where it does not, and `UserError` where ids or texts would be other ones to its model."""
+        path, leading = facts.path, self.tokenizer().leading_tokens
         # Ids mean nothing to a server that cuts texts into other ones: a text tells first.
-        ways = ("text", "ids") if path == "ids" else (path,)
-        for way in ways:
-            try:
-                short, long = (self._count(facts, way, text) for text in (_SHORT, _WORDS))
-            except RequestError:
-                if way == path:
-                    raise
-                continue
-            if short is None or long is None or long <= short:
-                # Without a count, ids are taken as they are.
-                facts.counts, facts.ratio = False, 0.0
-                facts.adds_bos = way == "text" and added > 0
-                continue
-            facts.exact_tokenizer = abs((long - short) - (our_long - our_short)) <= 1
-            facts.ratio = 1.0 if facts.exact_tokenizer else (long - short) / (our_long - our_short)
-            facts.frame_tokens = max(0, short - our_short)
-            if path == "chat" or self.is_approximate:
-                continue
-
-            facts.adds_bos = facts.frame_tokens > 0 and added > 0
-            if not facts.exact_tokenizer or facts.frame_tokens not in (0, added or 1):
-                raise UserError(
-                    f"model {self.name}: its server counts {long} tokens where the tokenizer "
-                    f"{tokenizer.name} counts {our_long}: `tokenizer` must be the model's own for "
-                    f"`prompt_path: {path}`; if it is, the server puts something around the "
-                    "prompt: use `prompt_path: chat`"
-                )
+        if path == "ids":
+            with suppress(RequestError):
+                self._measure(facts, "text")
+        self._measure(facts, path)
         if path != "chat" and facts.adds_bos and self._format_for(path).lacks_bos:
             raise UserError(
-                f"model {self.name}: its server puts {''.join(tokenizer.leading_tokens)} before "
-                "each prompt, and the chat template writes none: use `prompt_path: chat` or ids, "
-                "or tell the server in `extra_body` to add none (vLLM: add_special_tokens: false)"
+                f"model {self.name}: its server puts {''.join(leading)} before each prompt, and "
+                "the chat template writes none: use `prompt_path: chat` or ids, or tell the server "
+                "in `extra_body` to add none (vLLM: add_special_tokens: false)"
+            )
+
+    def _measure(self, facts: ServerFacts, path: str) -> None:
+        """How a server counts two texts that are sent by a path: what it adds to each is in both
+        counts. Errors as of `_find_out`."""
+        tokenizer = self.tokenizer()
+        our_short, our_long = map(tokenizer.count, (_SHORT, _WORDS))
+        added = len(tokenizer.leading_ids)
+        short, long = (self._count(facts, path, text) for text in (_SHORT, _WORDS))
+        if short is None or long is None or long <= short:
+            # Without a count, ids are taken as they are.
+            facts.counts, facts.ratio = False, 0.0
+            facts.adds_bos = path == "text" and added > 0
+            return
+        facts.exact_tokenizer = abs((long - short) - (our_long - our_short)) <= 1
+        facts.ratio = (long - short) / (our_long - our_short)
+        facts.frame_tokens = max(0, short - our_short)
+        if facts.exact_tokenizer:
+            facts.ratio = 1.0
+        if path == "chat" or self.is_approximate:
+            return
+
+        facts.adds_bos = facts.frame_tokens > 0 and added > 0
+        if not facts.exact_tokenizer or facts.frame_tokens not in (0, added or 1):
+            raise UserError(
+                f"model {self.name}: its server counts {long} tokens where the tokenizer "
+                f"{tokenizer.name} counts {our_long}: `tokenizer` must be the model's own for "
+                f"`prompt_path: {facts.path}`; if it is, the server puts something around the "
+                "prompt: use `prompt_path: chat`"
             )
 
     def _count(self, facts: ServerFacts, path: str, text: str) -> int | None:

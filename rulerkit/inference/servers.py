@@ -159,10 +159,8 @@ class ServerEngine(Model):
         under_way: dict[Future[Answer], Example] = {}
         try:
             while True:
-                if self.is_ready():
-                    self._send_more(waiting, under_way)
-                    if not under_way:
-                        break
+                if self.is_ready() and not self._send_more(waiting, under_way):
+                    break
 
                 # While nothing has come back, the time goes into making examples.
                 if any(future.done() for future in under_way) or not waiting.make():
@@ -184,8 +182,8 @@ class ServerEngine(Model):
             if outcome:
                 yield example, outcome
 
-    def _send_more(self, waiting: Waiting, under_way: "dict[Future[Answer], Example]") -> None:
-        """Send what the server can take."""
+    def _send_more(self, waiting: Waiting, under_way: "dict[Future[Answer], Example]") -> bool:
+        """Send what the server can take; False where nothing is under way any more."""
         while not self._end and len(under_way) < self.open().concurrency:
             if len(under_way) > 1 and num_tokens(under_way.values()) > self._most_tokens():
                 break
@@ -193,6 +191,7 @@ class ServerEngine(Model):
             if example is None:
                 break
             under_way[self._start(example)] = example
+        return bool(under_way)
 
     def _most_tokens(self) -> int:
         """The prompt tokens that may be under way; of more a server would choose its own order."""
