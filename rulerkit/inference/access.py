@@ -102,15 +102,16 @@ class Address(NamedTuple):
         """The models that the server lists, with an `id` and, where it says a number of tokens, a
         `max_model_len`. `ModelError` where it does not answer, refuses or has no list."""
         status, text = self.get("/models", 30)
-        if status == 0:
-            raise ModelError(fatal_words(self, "unreachable", text))
         content: Any = text
         with suppress(ValueError):
             content = parse_json(text.encode("utf-8", "surrogatepass"), any_number=True)
         entries = content.get("data") if isinstance(content, dict) else content
         if not isinstance(entries, list):
-            kind = "temporary" if status >= 500 else "no list"
-            words = status_words(status, message_in(content))
+            kind, words = "no list", status_words(status, message_in(content))
+            if status == 0:
+                kind, words = "unreachable", text
+            elif status >= 500:
+                kind = "temporary"
             raise ModelError(fatal_words(self, kind, words))
 
         models: list[JSON] = []

@@ -249,16 +249,18 @@ class OpenAI(ServerEngine):
         our_short, our_long = map(tokenizer.count, (_SHORT, _WORDS))
         added = len(tokenizer.leading_ids)
         short, long = (self._count(facts, path, text) for text in (_SHORT, _WORDS))
+        # Without a count, ids are taken as they are.
+        facts.adds_bos = path == "text" and added > 0
+        facts.counts, facts.ratio = False, 0.0
         if short is None or long is None or long <= short:
-            # Without a count, ids are taken as they are.
-            facts.counts, facts.ratio = False, 0.0
-            facts.adds_bos = path == "text" and added > 0
             return
+
+        facts.counts = True
         facts.exact_tokenizer = abs((long - short) - (our_long - our_short)) <= 1
         facts.ratio = (long - short) / (our_long - our_short)
-        facts.frame_tokens = max(0, short - our_short)
         if facts.exact_tokenizer:
             facts.ratio = 1.0
+        facts.frame_tokens = max(0, short - our_short)
         if path == "chat" or self.is_approximate:
             return
 
