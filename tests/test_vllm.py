@@ -527,7 +527,11 @@ def test_a_server_of_ones_own_gives_the_same_answers_by_ids_and_text(tiny, tmp_p
     for path, adds_bos in (("ids", False), ("text", True)):
         other = load_model({**common, **where, "prompt_path": path, "name": path})
         facts = other.server
-        assert (facts.adds_bos, facts.exact_tokenizer, facts.max_model_len) == (adds_bos, True, 8192)
+        assert (facts.adds_bos, facts.exact_tokenizer, facts.max_model_len) == (
+            adds_bos,
+            True,
+            8192,
+        )
         assert "8192" in (other.too_long(16384) or "")
         names = THIRTEEN if path == "ids" else ("niah_single_1", "vt", "fwe")
         asked = [example for name in names for example in cell(other, name, LENGTH, 1)]
