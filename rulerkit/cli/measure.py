@@ -21,14 +21,7 @@ from rulerkit.cli.options import (
     Settings,
     Tasks,
 )
-from rulerkit.cli.printing import (
-    echo,
-    name_root,
-    print_plan,
-    say_error,
-    tallied,
-    task_tables,
-)
+from rulerkit.cli.printing import echo, name_root, print_plan, say_error
 from rulerkit.common.errors import ExitStatus, UserError, counted, remark
 
 if TYPE_CHECKING:
@@ -99,6 +92,8 @@ def evaluate(
 
 def _print_scores(study: "Study", cells: "list[Cell]") -> None:
     """The scores of what was answered, and what is wrong with it."""
+    from rulerkit.report.stored import tallied, task_tables
+
     if not any(cell.coverage.have for cell in cells):
         return
     wanted = None if study.adaptive else study.num_examples

@@ -87,7 +87,7 @@ def generate(
 
     Example: rulerkit generate Qwen/Qwen2.5-7B --tasks all --lengths 4K,32K -n 500 -o data
     """
-    from rulerkit.store.other_formats import write_grid
+    from rulerkit.store.example_files import write_examples
 
     uses = (*EXAMPLES, "num_examples")
     study = study_of(
@@ -104,5 +104,5 @@ def generate(
     paths = [output]
     if len(cells) > 1 or output.is_dir():
         paths = [output / f"{cell.length}/data/{cell.task.name}/validation.jsonl" for cell in cells]
-    write_grid(cells, paths)
+    write_examples(cells, paths)
     echo(f"{len(cells)} x {study.num_examples} examples: {output}")
