@@ -97,10 +97,8 @@ def show(
     """
     from rulerkit.report.view import to_terminal
 
-    first = {"tasks": ["niah_multikey_1"], "lengths": [4096]}
-    study = study_of(
-        model, tasks, lengths, None, files, settings, default="perfect", first=first, uses=EXAMPLES
-    )
+    first = {"model": "perfect", "tasks": ["niah_multikey_1"], "lengths": [4096]}
+    study = study_of(model, tasks, lengths, None, files, settings, first, EXAMPLES)
     form = rk.load_model(one_model(study)).prompt_format
     indices = range(index, index + (num_examples or 1))
     for cell in study.cells():

@@ -63,7 +63,7 @@ def evaluate(
     named = {"tasks", "lengths"} & settings_of(settings).keys()
     is_first_look = not (tasks or lengths or files or named)
     first = FIRST_LOOK if is_first_look else None
-    study = study_of(model, tasks, lengths, num_examples, files, settings, first=first)
+    study = study_of(model, tasks, lengths, num_examples, files, settings, first)
     if dry_run:
         print_plan([(model, [study]) for model in study.models])
         return

@@ -90,9 +90,8 @@ def generate(
     from rulerkit.store.example_files import write_examples
 
     uses = (*EXAMPLES, "num_examples")
-    study = study_of(
-        model, tasks, lengths, num_examples, files, settings, default="perfect", uses=uses
-    )
+    first = {"model": "perfect"}
+    study = study_of(model, tasks, lengths, num_examples, files, settings, first, uses)
     described = one_model(study)
     form = rk.load_model(described).prompt_format
     cells = [
