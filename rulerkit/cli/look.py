@@ -212,15 +212,14 @@ def _cells_in(places: list[str], problems: list[str]) -> "list[Cell]":
 def _write(text: str, output: Path | None) -> None:
     """Print a text, or write it to a file; LaTeX to two, the table and its notes."""
     from rulerkit.common.render import table_files
-    from rulerkit.store.files import disk, write_whole
+    from rulerkit.store.files import write_whole
 
     if not output:
         echo(text, nl=False)
         return
     files = table_files(output, text)
     for file, content in files.items():
-        with disk(file, "choose another file"):
-            write_whole(file, content)
+        write_whole(file, content)
     echo(f"written: {', '.join(map(str, files))}")
 
 

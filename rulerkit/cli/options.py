@@ -47,17 +47,8 @@ Settings = Annotated[
         "--set",
         "-y",
         metavar="YAML",
-        help="A parameter, or a key of the model: -y 'seed: 7' -y 'max_length: 32K'. Repeatable.",
-    ),
-]
-BatchSettings = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        "-y",
-        metavar="YAML",
-        help="A parameter, or a key of the batch file: -y 'num_examples: 5' "
-        "-y 'models: [perfect]'. Repeatable.",
+        help="A parameter, or a key of the model or the batch file: -y 'seed: 7' "
+        "-y 'max_length: 32K'. Repeatable.",
     ),
 ]
 MaxFailures = Annotated[

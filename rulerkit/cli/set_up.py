@@ -10,7 +10,6 @@ from rulerkit.cli.app import SET_UP, app
 from rulerkit.cli.given import EXAMPLES, one_model, study_of
 from rulerkit.cli.options import Files, Lengths, NumExamples, OneModel, Settings, Tasks
 from rulerkit.cli.printing import echo
-from rulerkit.common.errors import UserError
 from rulerkit.common.paths import cache_dir, roots
 from rulerkit.common.project import FOLDERS
 
@@ -40,26 +39,23 @@ def notebooks(
     """
     import shutil
 
-    copied = there = 0
+    from rulerkit.store.files import disk
+
+    # The kit's first: where a plug-in has a file of the same name, the plug-in's counts.
     sources = dict[Path, Path]()
     for root in reversed(roots()[1:]):
         files = [file for kind in FOLDERS for file in root.glob(f"{kind}/**/[!.]*.*")]
         for file in sorted(files):
             if file.is_file() and file.suffix != ".pyc":
                 sources[folder / file.relative_to(root)] = file
-    try:
-        for target, source in sources.items():
-            if target.exists():
-                there += 1
-                continue
+
+    missing = [target for target in sources if not target.exists()]
+    with disk(folder, "choose another folder"):
+        for target in missing:
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source, target)
-            copied += 1
-    except OSError as error:
-        raise UserError(
-            f"cannot write into {folder}: {error.strerror}; choose another folder"
-        ) from error
-    echo(f"{copied} files copied to {folder}, {there} were there before")
+            shutil.copyfile(sources[target], target)
+    there = len(sources) - len(missing)
+    echo(f"{len(missing)} files copied to {folder}, {there} were there before")
 
 
 @app.command("generate", rich_help_panel=SET_UP)
