@@ -6,7 +6,6 @@ from .analysis.compare import compare as compare
 from .analysis.remake import example_of as example_of
 from .analysis.results import answers_of as answers_of
 from .analysis.results import load as load
-from .analysis.scorers import score_as as score_as
 from .common.errors import UserError as UserError
 from .common.lengths import length_name as length_name
 from .common.paths import resolve as resolve

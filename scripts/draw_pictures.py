@@ -22,10 +22,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 import rulerkit as rk
-from rulerkit.analysis.scorers import NAMES, PLACE
 from rulerkit.report.plots.canvas import add_legend, color_of, draw_in, properties_of
-from rulerkit.report.scorers import scorers_text
-from rulerkit.store.other_formats import read_predictions
+from rulerkit_harnesses.judged import scorers_text
+from rulerkit_harnesses.rules import NAMES, PLACE, score_as
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PART_OF_THE_PAPER = (90, 2626, 970, 3558)  # left, upper, right and lower border in pixels
@@ -99,7 +98,7 @@ def scorers() -> None:
             ]
             text = "".join(json.dumps(row) + "\n" for row in rows)
             file.write_text(text, encoding="utf-8")
-        judged = rk.score_as(read_predictions(folder), NAMES)
+        judged = score_as(folder, NAMES)
 
     print(scorers_text(judged))
     judged = judged.drop(columns="score").rename(columns={"rulerkit": "score"})

@@ -39,8 +39,9 @@ VOCABULARIES = (
     "o200k_base",
 )
 """`builtin`, the folders, the files that no folder's name leads to, and encodings of tiktoken."""
+EXTRAS = ("rulerkit_frontier", "rulerkit_gate", "rulerkit_harnesses")
 needs_extras = pytest.mark.skipif(
-    not (find_spec("rulerkit_frontier") and find_spec("rulerkit_gate")),
+    not all(map(find_spec, EXTRAS)),
     reason="needs the plug-ins of extras/, which are not here",
 )
 ENCODINGS = "https://openaipublic.blob.core.windows.net/encodings"

@@ -237,6 +237,7 @@ def write(path, lines):
     path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
 
 
+@needs_extras
 def test_score_of_ours_upstreams_and_the_harness_files(project, rulerkit, tmp_path, in_memory):
     """One and the same answers in three people's files score as in memory."""
     folder = project / "outputs/predictions/main/reader-1024"

@@ -11,6 +11,7 @@ import yaml
 from typer.main import get_command
 
 import rulerkit as rk
+from tests.conftest import needs_extras
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -64,6 +65,7 @@ def rewarded(subset, text, references):
     return max(found) if subset in ("qa_1", "qa_2") else sum(found) / len(found)
 
 
+@needs_extras
 def test_rollouts_of_gym_get_its_rewards_as_scores(tmp_path):
     """Right answers, the first reference alone, and none."""
     script = [sys.executable, ROOT / "examples/nemo_gym.py"]

@@ -293,8 +293,16 @@ def figure(scores, ax=None):
     return ax
 
 
-def read_words(path):
+def read_words(path, report):
     raise rk.UserError(f"{path} holds no words")
+
+
+def judge_again(cells, names):
+    return f"{len(cells)} cells by {', '.join(names)}\\n"
+
+
+def as_lines(cells, tallies, dataset):
+    return f"{tallies['n'].sum()} answers for {dataset}\\n"
 
 
 app = typer.Typer()
@@ -307,7 +315,9 @@ def words(number: int = 2):
 
 
 families = [Bare]
-readers = {".words": "bare_kit:read_words"}
+readers = {"*.words": "bare_kit:read_words"}
+scorers = "bare_kit:judge_again"
+formats = {"lines": "bare_kit:as_lines"}
 capabilities = {"bare": Capability("bare_kit:table", "bare_kit:figure")}
 commands = "bare_kit:app"
 project = Path(__file__).parent / "bare_project"''',
@@ -354,6 +364,10 @@ def test_one_file_brings_a_family_a_table_a_figure_a_reader_and_a_command(tmp_pa
     assert rulerkit("words", "--number", "3", **here) == "teal teal teal \n"
     (tmp_path / "some.words").write_text("teal")
     assert "holds no words" in rulerkit("report", "--by", "task", "some.words", fails=True, **here)
+    report = ("report", "outputs/predictions")
+    assert rulerkit(*report, "--as", "some", "--as", "other", **here) == "2 cells by some, other\n"
+    of_format = ("--format", "lines", "--dataset", "a/b")
+    assert rulerkit(*report, *of_format, **here) == "4 answers for a/b\n"
     rulerkit("notebooks", "mine", **here)
     assert (tmp_path / "mine/params/sizes/bare.yaml").exists()
     assert (tmp_path / "mine/notebooks/17_tasks.ipynb").exists()

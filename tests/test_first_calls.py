@@ -80,10 +80,8 @@ def test_cells_places_and_rows_mean_the_same(answered):
         pd.testing.assert_frame_equal(found, expected)
     for given in ["outputs", answered]:
         assert len(rk.score(given)) == len(rk.answers_of(given)) == len(scores)
-        assert len(rk.score_as(given, "lm-eval")) == len(scores)
         assert len(rk.load(given)) == len(scores)
         assert rk.browse(given).num_examples == len(scores)
-    assert (rk.score_as("outputs").filter(like=":think").count() == len(scores)).all()
     assert len(rk.score(answered[0])) == 2
     a, b = (scores[scores["model"] == name] for name in ("perfect", "reader-1024"))
     assert rk.compare(a, b).verdict == rk.compare(answered[4:], answered[:4]).verdict
@@ -92,7 +90,7 @@ def test_cells_places_and_rows_mean_the_same(answered):
 def test_a_part_of_the_rows_stays_a_part(answered):
     rows = rk.load()
     some = rows[rows["index"] == 0]
-    for function in (rk.score, rk.answers_of, rk.score_as):
+    for function in (rk.score, rk.answers_of):
         found = function(some)
         assert len(found) == len(some)
         assert set(found["index"]) == {0}
@@ -128,7 +126,7 @@ def test_a_table_of_other_scores_is_refused(answered):
         rk.show(rows.iloc[0])
 
 
-FUNCTIONS = [rk.score, rk.summarize, rk.load, rk.answers_of, rk.score_as, rk.browse]
+FUNCTIONS = [rk.score, rk.summarize, rk.load, rk.answers_of, rk.browse]
 FUNCTIONS += [rk.failures.shares, rk.depth.recall_by_depth, rk.depth.by_bin, rk.tables.table_text]
 FUNCTIONS += [rk.plots.score_by_length, rk.plots.tasks_by_length, rk.plots.failures_by_length]
 FUNCTIONS += [rk.correlation.task_vectors, rk.comparison.difference_table, rk.show, rk.example_of]

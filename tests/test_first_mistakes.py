@@ -23,7 +23,7 @@ MISTAKES = {
     "evaluate -f params/batches/demo.yaml": ("is a batch file: `rulerkit batch FILE` runs it",),
     "show --tasks|{base: vt, num_hopz: 3}": ("unknown setting of vt", "did you mean 'num_hops'"),
     "show --tasks vt --lengths 300": ("does not fit into 300 tokens", "longer length"),
-    "report .": ("no predictions in /", "samples_*.jsonl"),
+    "report .": ("no predictions in /", "no file of ours"),
     "report nothere": ("/nothere: no such file or folder",),
     f"evaluate {'a' * 300}": ("unknown model", "`rulerkit models`"),
     f"report {'a' * 300}": ("unknown model or folder of predictions",),

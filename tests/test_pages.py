@@ -32,7 +32,7 @@ NOT_RUN = {
     r"report lm-eval/": "reads files of lm-evaluation-harness; test_scorers has some",
     r"^pip install|^make|^uvx|^git ": "installs the kit; CI and test_docs run these",
     r"rulerkit fetch": "downloads models and texts",
-    r"--format hf": "needs all thirteen tasks; test_report has them",
+    r"--format hf": "needs all thirteen tasks; test_hub has them",
     r"--slurm": "needs a cluster; test_slurm submits to one",
     r"Qwen/|(?<!main/)llama-3\.1-8b|lwm-7b-chat": "downloads a model and needs a GPU",
     r"^rsync": "needs a second machine; test_many_machines reads what it brings",

@@ -99,7 +99,8 @@ def test_paths_count_from_the_project_root(project, tmp_path, monkeypatch):
         rk.load_model({"path": "checkpoints/r7-9000"})
     here = write(tmp_path / "elsewhere/checkpoints/r7-9000/config.json", "{}").parent
     last = "./checkpoints/r7-9000"
-    for asked in (study_of([last]), study_of(settings=[f"model: {last}"])):
+    for model, settings in (([last], None), (None, [f"model: {last}"])):
+        asked = study_of(model, None, None, None, None, settings)
         assert asked.models[0]["path"] == str(here)
     assert study(outputs="results/a").outputs == project / "results/a"
     assert study(outputs=str(tmp_path / "b")).outputs == tmp_path / "b"

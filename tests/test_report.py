@@ -4,12 +4,10 @@ import json
 
 import pandas as pd
 import pytest
-import yaml
 
 from rulerkit.analysis.compare import compare
 from rulerkit.common.errors import UserError
 from rulerkit.common.render import Field, render
-from rulerkit.generation.tasks import THIRTEEN, task
 from rulerkit.report.tables import footnotes
 from rulerkit.scoring.scores import score
 from rulerkit.scoring.summary import summarize
@@ -93,33 +91,6 @@ def test_a_comparison_leaves_out_what_failed(tmp_path):
     assert list(allowed.rows.loc[allowed.rows["level"] == "cell", "n"]) == [4, 3]
     with pytest.raises(UserError, match="nothing is left to compare"):
         compare(*sides, lengths=[2048])
-
-
-def test_the_hub_gets_an_entry_for_each_complete_length(tmp_path, rulerkit):
-    cells = [("m", 2048, name) for name in THIRTEEN] + [("n", 2048, "vt")]
-    for model, length, name in [*cells, *(("m", 4096, name) for name in THIRTEEN[:-1])]:
-        about = {"name": name, "family": task(name).family, "category": task(name).category}
-        write_cell(tmp_path, length, model=model, name=name, task=about | {"match": "all"})
-
-    command = ["report", tmp_path / "predictions/main/m", "--format", "hf"]
-    assert "--dataset" in rulerkit(*command).err
-    command += ["--dataset", "org/ruler"]
-    said = rulerkit(*command)
-    (entry,) = yaml.safe_load(said.out)
-    assert entry["dataset"] == {"id": "org/ruler", "task_id": "ruler_2k"}
-    assert entry["value"] == 100.0
-    assert isinstance(entry["date"], str)
-    assert set(entry) <= {"dataset", "value", "date", "source", "notes"}
-    for words in ("RULER, 13 tasks, 2K (2048 tokens", "95 % interval", "synthetic texts"):
-        assert words in entry["notes"]
-    assert rulerkit(*command).out == said.out
-
-    for place, words in (("", "one model in one run"), ("main/n", "no length")):
-        said = rulerkit("report", tmp_path / "predictions" / place, *command[2:])
-        assert said.status == 2
-        assert words in said.err
-    said = rulerkit("report", tmp_path / "predictions/main/n", "--dataset", "org/ruler")
-    assert "--format hf" in said.err
 
 
 def test_one_frame_in_each_format():

@@ -9,7 +9,6 @@ import sys
 import pytest
 
 import rulerkit as rk
-from rulerkit.cli.given import study_of
 from rulerkit.common import paths
 from rulerkit.common.errors import UserError
 from tests.projects import SMALL, notebook
@@ -73,8 +72,8 @@ def test_an_address_is_a_model(nowhere, serve, rulerkit):
 
     server.listing = {"data": [{"id": "org/a"}, {"id": "org/b"}]}
     with pytest.raises(UserError, match=r"serves 2 models \(org/a, org/b\): name"):
-        study_of([server.url])
-    chosen = study_of([f"{server.url}#org/b"]).models[0]
+        rk.study(model=server.url)
+    chosen = rk.study(model=f"{server.url}#org/b").models[0]
     assert (chosen["path"], chosen["label"].split()[0]) == ("org/b", "b")
 
 

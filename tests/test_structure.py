@@ -68,7 +68,9 @@ def test_a_folder_imports_only_folders_before_it_and_no_package_of_extras():
         for used in imports_of(path, set(files)):
             assert not used or used.partition(".")[0] in below, f"{name} imports {used}"
         text = path.read_text(encoding="utf-8")
-        assert not re.search(r"rulerkit_(frontier|gate|inspect|lm_eval)|\bextras/", text), name
+        assert not re.search(
+            r"rulerkit_(frontier|gate|harnesses|inspect|lm_eval)|\bextras/", text
+        ), name
 
 
 LONGEST_FUNCTION = 60  # lines, signature and docstring included

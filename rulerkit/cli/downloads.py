@@ -40,19 +40,17 @@ def fetch() -> list[Path]:
     essays, others = list[Path](), list[Path]()
     for path, address, digest in tqdm(originals(), unit="file"):
         file = cache_dir() / path
-        is_essay = path.startswith("essays/")
-        # The essays are small pages, which need no bar of their own.
-        _fetch_one(file, address, digest, progress=not is_essay)
-        (essays if is_essay else others).append(file)
+        _fetch_one(file, address, digest)
+        (essays if path.startswith("essays/") else others).append(file)
     return [_join_essays(essays), *others]
 
 
-def _fetch_one(file: Path, address: str, digest: str | None, progress: bool) -> None:
+def _fetch_one(file: Path, address: str, digest: str | None) -> None:
     """Downloads one file whole or not at all."""
     import pooch
 
     try:
-        pooch.retrieve(address, digest, file.name, file.parent, progressbar=progress)
+        pooch.retrieve(address, digest, file.name, file.parent)
     # requests' errors are of the first kind; pooch raises the second for another checksum.
     except (OSError, ValueError) as error:
         status = getattr(getattr(error, "response", None), "status_code", None)

@@ -19,32 +19,30 @@ EXAMPLES = ("plugins", "model", "models", "tasks", "lengths", "seed", "corpora",
 
 
 def study_of(
-    models: Sequence[str] | None = None,
-    tasks: Sequence[str] | None = None,
-    lengths: Sequence[str] | None = None,
-    num_examples: int | None = None,
-    files: Sequence[Path] | None = None,
-    settings: Sequence[str] | None = None,
-    default: str = "",
+    models: Sequence[str] | None,
+    tasks: Sequence[str] | None,
+    lengths: Sequence[str] | None,
+    num_examples: int | None,
+    files: Sequence[Path] | None,
+    settings: Sequence[str] | None,
     first: "JSON | None" = None,
     uses: Collection[str] = (),
 ) -> "Study":
-    """The study that the words behind a command mean, as typer gives them. `default` is the model
-    where none is named, `first` are parameters that hold where none are given; `uses` as in
-    `parameters_of`.
+    """The study that the words behind a command mean, as typer gives them. `first` are parameters
+    that hold where none are given, `model` among them; `uses` as in `parameters_of`.
 
-    Raises `UserError` where no model is named and there is no default, and where two models are
-    named for one.
+    Raises `UserError` where no model is named, and where two are named for one.
     """
     values, changes = parameters_of(tasks, lengths, num_examples, files, settings, uses)
     named = list(models or ())
-    model = named[0] if named else values.get("model") or default
     for key in ("model", "models"):
         if values.get(key) is not None:
             named.append(f"`{key}: {shortened(values[key])}`")
     if len(named) > 1:
         raise UserError(f"one MODEL is meant, seen: {' and '.join(named)}; name one of them")
 
+    values = (first or {}) | values
+    model = models[0] if models else values.get("model")
     if values.get("models"):
         values["models"] = models_of(values["models"], changes)
     elif model:
@@ -54,7 +52,7 @@ def study_of(
             "no model is named: give a name (`rulerkit models` lists them), a folder, a hub id "
             "(org/name), an address (http://localhost:8000), or a file, -f params/models/x.yaml"
         )
-    return rk.study((first or {}) | values)
+    return rk.study(values)
 
 
 def parameters_of(
@@ -116,10 +114,9 @@ def settings_of(settings: Sequence[str] | None) -> "JSON":
     return merged
 
 
-def models_of(described: Sequence[Any], changes: "JSON | None" = None) -> list[Any]:
+def models_of(described: Sequence[Any], changes: "JSON") -> "list[JSON]":
     """As `model_of`, for several models. A key or headers that -y names are for one server:
     `UserError` where there are several models."""
-    changes = changes or {}
     keys = [key for key in ("api_key_env", "headers") if key in changes]
     if keys and len(described) > 1:
         raise UserError(
@@ -129,31 +126,27 @@ def models_of(described: Sequence[Any], changes: "JSON | None" = None) -> list[A
     return [model_of(one, changes) for one in described]
 
 
-def model_of(described: Any, changes: "JSON | None" = None) -> Any:
-    """A model given on the command line: a folder or file of the working directory by its whole
-    path, with the keys that -y changes."""
+def model_of(described: Any, changes: "JSON") -> "JSON":
+    """The mapping of a model given on the command line: a folder or file of the working directory
+    by its whole path, with the keys that -y changes."""
     from rulerkit.common.model_files import is_known_model
     from rulerkit.common.yaml_files import parse_yaml
 
     if isinstance(described, str) and described.lstrip().startswith("{"):
         described = parse_yaml(described, f"MODEL {described!r}")
-    is_mapping = isinstance(described, dict)
-    if is_mapping and "base_url" in described and not {"base", "path"} & described.keys():
+    mapping = dict(described) if isinstance(described, dict) else {"base": described}
+    if "base_url" in mapping and not {"base", "path"} & mapping.keys():
         # What is served there says which model is meant.
-        described = {"base": described.pop("base_url"), **described}
-    if isinstance(described, str) and not is_known_model(described):
-        described = _absolute(described)
-    elif is_mapping and isinstance(described.get("path"), str):
-        described = described | {"path": _absolute(described["path"])}
-    if not changes:
-        return described
-    return (described if is_mapping else {"base": described}) | changes
+        mapping["base"] = mapping.pop("base_url")
 
-
-def _absolute(path: str) -> str:
-    """A path as it is seen from the working directory, where something is there."""
-    place = Path(path).expanduser().absolute()
-    return str(place) if os.path.exists(place) else path
+    for key in ("base", "path"):
+        place = mapping.get(key)
+        if not isinstance(place, str) or (key == "base" and is_known_model(place)):
+            continue
+        absolute = Path(place).expanduser().absolute()
+        if os.path.exists(absolute):
+            mapping[key] = str(absolute)
+    return mapping | changes
 
 
 def tasks_of(texts: Sequence[str]) -> list[Any]:

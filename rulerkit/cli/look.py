@@ -1,6 +1,7 @@
 """Commands that look: at models, tasks, examples, scores and the answers behind them."""
 
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,7 +25,7 @@ from rulerkit.cli.options import (
     Settings,
     Tasks,
 )
-from rulerkit.cli.printing import echo, leaderboards, tallied, task_tables
+from rulerkit.cli.printing import echo
 from rulerkit.common.errors import UserError, check_known, counted, listed
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from rulerkit.store.cells import Cell
 
 TABLES = ("text", "markdown", "latex")
-ENDINGS = {"md": "markdown", "tex": "latex", "txt": "text", "yaml": "hf"}
+ENDINGS = {"md": "markdown", "tex": "latex", "txt": "text"}
 
 
 @app.command("tasks", rich_help_panel=LOOK)
@@ -96,10 +97,8 @@ def show(
     """
     from rulerkit.report.view import to_terminal
 
-    first = {"tasks": ["niah_multikey_1"], "lengths": [4096]}
-    study = study_of(
-        model, tasks, lengths, None, files, settings, default="perfect", first=first, uses=EXAMPLES
-    )
+    first = {"model": "perfect", "tasks": ["niah_multikey_1"], "lengths": [4096]}
+    study = study_of(model, tasks, lengths, None, files, settings, first, EXAMPLES)
     form = rk.load_model(one_model(study)).prompt_format
     indices = range(index, index + (num_examples or 1))
     for cell in study.cells():
@@ -120,15 +119,15 @@ def report(
 ) -> None:
     """Score stored predictions, with 95 % intervals; no model is needed.
 
-    Reads our files and those of upstream and lm-evaluation-harness. Predictions made in different
-    ways (seed, prompts, checkpoint) are not mixed: a message names them and says why.
+    Reads our files, and those of other programs by plug-ins. Predictions made in different ways
+    (seed, prompts, checkpoint) are not mixed: a message names them and says why.
 
     Examples: rulerkit report, rulerkit report outputs -o results.csv, rulerkit report
     main/llama-3.1-8b --as lm-eval
     """
-    from rulerkit.analysis.scorers import score_as
-    from rulerkit.report.hub import hub_text
-    from rulerkit.report.scorers import scorers_text
+    from rulerkit.analysis.results import FORMATS
+    from rulerkit.common.plugins import functions
+    from rulerkit.report.stored import leaderboards, tallied, task_tables
     from rulerkit.scoring.scores import lacking_line
     from rulerkit.store.cells import readable
     from rulerkit.store.comparable import check_same
@@ -138,13 +137,13 @@ def report(
     if other:
         if by or format or output or max_failures is not None:
             raise UserError("--as prints its own table: leave the other options out")
-        of_all = score_as(cells, "all" if other == ["all"] else other)
-        echo(scorers_text(of_all), nl=False)
+        _judge_again(cells, other)
         return
 
-    kind, by = _form(cells, format, output, by)
-    if dataset and kind != "hf":
-        raise UserError("--dataset goes with --format hf only")
+    formats = functions("formats", (*TABLES, *FORMATS), "format")
+    kind, by = _form(cells, format, output, by, formats)
+    if dataset and kind not in formats:
+        raise UserError(f"--dataset is for --format {' or '.join(formats) or 'of a plug-in'}")
     tallies = tallied(cells, problems, max_failures)
     cells = readable(cells)
     is_leaderboard = by == "model" and kind in TABLES
@@ -152,27 +151,40 @@ def report(
         echo(line, err=True)
 
     if is_leaderboard:
-        check_same(cells)
         below = [f"{problem}." for problem in problems]
         _write(leaderboards(cells, tallies, kind, below), output)
     elif kind in TABLES:
         _write(task_tables(cells, tallies, kind), output)
     else:
         check_same(cells)
-        if kind == "hf":
-            _write(hub_text(cells, tallies, dataset), output)
+        if kind in formats:
+            _write(formats[kind](cells, tallies, dataset), output)
         else:
             _write_data(cells, tallies, by, kind, output)
 
 
-def _form(cells: "list[Cell]", format: str, output: Path | None, by: str) -> tuple[str, str]:
-    """The format of a report, and what has a row in it, where options leave them open, too."""
+def _judge_again(cells: "list[Cell]", names: list[str]) -> None:
+    """Print what the scorers of plug-ins give for the same answers."""
+    from rulerkit.common.plugins import brought
+
+    judges = brought("scorers")
+    if not judges:
+        raise UserError("--as needs a plug-in that brings scorers (docs/scorers.md)")
+    for _, judged_text in judges:
+        echo(judged_text(cells, names), nl=False)
+
+
+def _form(
+    cells: "list[Cell]", format: str, output: Path | None, by: str, others: Collection[str]
+) -> tuple[str, str]:
+    """The format of a report, and what has a row in it, where options leave them open, too;
+    `others` are the formats of plug-ins."""
     from rulerkit.analysis.results import FORMATS
 
     ending = output.suffix.removeprefix(".") if output else ""
     kind = format or ENDINGS.get(ending, ending) or "text"
     hint = "--format names it, or the name of the file ends in it"
-    check_known("format", kind, (*TABLES, *FORMATS, "hf"), hint)
+    check_known("format", kind, (*TABLES, *FORMATS, *others), hint)
     if not by:
         models = {(cell.run, cell.model) for cell in cells}
         by = "task" if kind in FORMATS or len(models) == 1 else "model"
@@ -200,15 +212,14 @@ def _cells_in(places: list[str], problems: list[str]) -> "list[Cell]":
 def _write(text: str, output: Path | None) -> None:
     """Print a text, or write it to a file; LaTeX to two, the table and its notes."""
     from rulerkit.common.render import table_files
-    from rulerkit.store.files import disk, write_whole
+    from rulerkit.store.files import write_whole
 
     if not output:
         echo(text, nl=False)
         return
     files = table_files(output, text)
     for file, content in files.items():
-        with disk(file, "choose another file"):
-            write_whole(file, content)
+        write_whole(file, content)
     echo(f"written: {', '.join(map(str, files))}")
 
 

@@ -10,7 +10,7 @@ import typer
 import rulerkit as rk
 from rulerkit.cli.app import EVERY_DAY, app
 from rulerkit.cli.given import settings_of
-from rulerkit.cli.options import BatchSettings
+from rulerkit.cli.options import Settings
 from rulerkit.cli.printing import echo, end_in_order, name_root, print_plan
 from rulerkit.common.errors import ExitStatus, UserError, check_known, counted
 from rulerkit.common.paths import resolve_file
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @app.command("batch", rich_help_panel=EVERY_DAY)
 def batch(
     file: Annotated[Path, typer.Argument(help="A batch file: params/batches/demo.yaml.")],
-    settings: BatchSettings = None,
+    settings: Settings = None,
     only: Annotated[
         str,
         typer.Option(help="Only this model with its notebooks, or this notebook over several."),
@@ -91,7 +91,7 @@ def _follow_first_node(jobs: "list[Job]", node: int) -> None:
 @app.command("status", rich_help_panel=EVERY_DAY)
 def status(
     file: Annotated[Path, typer.Argument(help="The batch file.")],
-    settings: BatchSettings = None,
+    settings: Settings = None,
 ) -> None:
     """Show the progress of a batch: what is done, running, waiting, failed or missing.
 

@@ -21,14 +21,7 @@ from rulerkit.cli.options import (
     Settings,
     Tasks,
 )
-from rulerkit.cli.printing import (
-    echo,
-    name_root,
-    print_plan,
-    say_error,
-    tallied,
-    task_tables,
-)
+from rulerkit.cli.printing import echo, name_root, print_plan, say_error
 from rulerkit.common.errors import ExitStatus, UserError, counted, remark
 
 if TYPE_CHECKING:
@@ -70,7 +63,7 @@ def evaluate(
     named = {"tasks", "lengths"} & settings_of(settings).keys()
     is_first_look = not (tasks or lengths or files or named)
     first = FIRST_LOOK if is_first_look else None
-    study = study_of(model, tasks, lengths, num_examples, files, settings, first=first)
+    study = study_of(model, tasks, lengths, num_examples, files, settings, first)
     if dry_run:
         print_plan([(model, [study]) for model in study.models])
         return
@@ -99,6 +92,8 @@ def evaluate(
 
 def _print_scores(study: "Study", cells: "list[Cell]") -> None:
     """The scores of what was answered, and what is wrong with it."""
+    from rulerkit.report.stored import tallied, task_tables
+
     if not any(cell.coverage.have for cell in cells):
         return
     wanted = None if study.adaptive else study.num_examples

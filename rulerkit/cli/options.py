@@ -47,17 +47,8 @@ Settings = Annotated[
         "--set",
         "-y",
         metavar="YAML",
-        help="A parameter, or a key of the model: -y 'seed: 7' -y 'max_length: 32K'. Repeatable.",
-    ),
-]
-BatchSettings = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        "-y",
-        metavar="YAML",
-        help="A parameter, or a key of the batch file: -y 'num_examples: 5' "
-        "-y 'models: [perfect]'. Repeatable.",
+        help="A parameter, or a key of the model or the batch file: -y 'seed: 7' "
+        "-y 'max_length: 32K'. Repeatable.",
     ),
 ]
 MaxFailures = Annotated[
@@ -81,9 +72,9 @@ Places = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[PLACE]...",
-        help="Folders or files of predictions (ours, upstream's pred/ tree, lm-eval's "
-        "samples), RUN or RUN/MODEL; default: outputs. A cell that stands in several places has "
-        "the rows of all.",
+        help="Folders or files of predictions (ours, or of plug-ins, such as upstream's pred/ "
+        "tree and lm-eval's samples), RUN or RUN/MODEL; default: outputs. A cell that stands in "
+        "several places has the rows of all.",
     ),
 ]
 PairedBy = Annotated[
@@ -101,9 +92,9 @@ ReportBy = Annotated[
 ReportFormat = Annotated[
     str,
     typer.Option(
-        help="text, markdown, latex, csv, parquet, jsonl, or hf: the .eval_results of one "
-        "model's repository on the Hugging Face hub. Default: as the name of --output ends, "
-        "else text."
+        help="text, markdown, latex, csv, parquet, jsonl, or that of a plug-in, such as hf: the "
+        ".eval_results of one model's repository on the Hugging Face hub. Default: as the name "
+        "of --output ends, else text."
     ),
 ]
 ReportFile = Annotated[

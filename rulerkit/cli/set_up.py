@@ -10,7 +10,6 @@ from rulerkit.cli.app import SET_UP, app
 from rulerkit.cli.given import EXAMPLES, one_model, study_of
 from rulerkit.cli.options import Files, Lengths, NumExamples, OneModel, Settings, Tasks
 from rulerkit.cli.printing import echo
-from rulerkit.common.errors import UserError
 from rulerkit.common.paths import cache_dir, roots
 from rulerkit.common.project import FOLDERS
 
@@ -40,26 +39,23 @@ def notebooks(
     """
     import shutil
 
-    copied = there = 0
+    from rulerkit.store.files import disk
+
+    # The kit's first: where a plug-in has a file of the same name, the plug-in's counts.
     sources = dict[Path, Path]()
     for root in reversed(roots()[1:]):
         files = [file for kind in FOLDERS for file in root.glob(f"{kind}/**/[!.]*.*")]
         for file in sorted(files):
             if file.is_file() and file.suffix != ".pyc":
                 sources[folder / file.relative_to(root)] = file
-    try:
-        for target, source in sources.items():
-            if target.exists():
-                there += 1
-                continue
+
+    missing = [target for target in sources if not target.exists()]
+    with disk(folder, "choose another folder"):
+        for target in missing:
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source, target)
-            copied += 1
-    except OSError as error:
-        raise UserError(
-            f"cannot write into {folder}: {error.strerror}; choose another folder"
-        ) from error
-    echo(f"{copied} files copied to {folder}, {there} were there before")
+            shutil.copyfile(sources[target], target)
+    there = len(sources) - len(missing)
+    echo(f"{len(missing)} files copied to {folder}, {there} were there before")
 
 
 @app.command("generate", rich_help_panel=SET_UP)
@@ -87,12 +83,11 @@ def generate(
 
     Example: rulerkit generate Qwen/Qwen2.5-7B --tasks all --lengths 4K,32K -n 500 -o data
     """
-    from rulerkit.store.other_formats import write_grid
+    from rulerkit.store.example_files import write_examples
 
     uses = (*EXAMPLES, "num_examples")
-    study = study_of(
-        model, tasks, lengths, num_examples, files, settings, default="perfect", uses=uses
-    )
+    first = {"model": "perfect"}
+    study = study_of(model, tasks, lengths, num_examples, files, settings, first, uses)
     described = one_model(study)
     form = rk.load_model(described).prompt_format
     cells = [
@@ -104,5 +99,5 @@ def generate(
     paths = [output]
     if len(cells) > 1 or output.is_dir():
         paths = [output / f"{cell.length}/data/{cell.task.name}/validation.jsonl" for cell in cells]
-    write_grid(cells, paths)
+    write_examples(cells, paths)
     echo(f"{len(cells)} x {study.num_examples} examples: {output}")

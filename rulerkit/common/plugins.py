@@ -26,7 +26,9 @@ GROUP = "rulerkit.plugins"
 BRINGS = {
     "families": "a list of classes made from Task",
     "engines": "a mapping of names to classes made from Model",
-    "readers": "a mapping of suffixes to functions from a file to a list of cells",
+    "readers": "a mapping of file patterns to functions that give the cells of a file",
+    "scorers": "a function that gives the text of `report --as`",
+    "formats": "a mapping of names to functions that give the text of `report --format`",
     "capabilities": "a mapping of suites to Capability(table, figure)",
     "commands": "a typer.Typer",
     "project": "the path of a folder with notebooks/ or params/",
@@ -115,6 +117,15 @@ def by_name(attribute: str, ours: Collection[str], what: str) -> dict[str, tuple
             owners[name] = module
             found[name] = thing, module
     return found
+
+
+def functions(attribute: str, ours: Collection[str], what: str) -> dict[str, Any]:
+    """As `by_name`, each function ready to be called; without those that cannot be imported."""
+    ready = {}
+    for name, (thing, module) in by_name(attribute, ours, what).items():
+        if function := use(thing, module):
+            ready[name] = function
+    return ready
 
 
 def check_free(what: str, name: str, module: str, owners: Mapping[str, str]) -> None:

@@ -13,6 +13,7 @@ from rulerkit.common.paths import holds_checkpoint, resolve_file
 from rulerkit.common.settings import JSON
 from rulerkit.store.cells import Cell, Report, readable
 from rulerkit.store.comparable import describe_first, differences
+from rulerkit.store.predictions import read_predictions
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -119,9 +120,6 @@ def find_cells(
     A place is a file or folder of predictions, ours or others', or `run/model`, `run` or
     a model's name in `outputs/predictions`. Rows are checked when they are first read.
     """
-    # It brings what writes such files, too.
-    from rulerkit.store.other_formats import read_predictions
-
     cells: list[Cell] = []
     for place in places:
         for file in _files_of(place):

@@ -6,6 +6,7 @@ import signal
 from contextlib import contextmanager
 
 from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
 
 from rulerkit.common.errors import UserError
 
@@ -47,3 +48,17 @@ def result_or_line(function, *arguments):
     assert "\n" not in str(line)
     assert 10 < len(str(line)) < 2000, str(line)[:300]
     return line
+
+
+DEEP = b"[" * 100_000
+BYTES = st.sampled_from(
+    [b"", b"\n", b"\0", b"\0\0\0", b"{", b"}", b'"', b"NaN", b"1e999", b"\xff", b"9" * 5000, DEEP]
+)
+
+
+@st.composite
+def damaged(draw, text):
+    """A file with a stretch of it replaced."""
+    start = draw(st.integers(0, len(text)))
+    stop = draw(st.integers(start, min(len(text), start + 30)))
+    return text[:start] + draw(BYTES | st.binary(max_size=8)) + text[stop:]

@@ -1,4 +1,4 @@
-"""Damaged records, rows and files of others: the rest is reported, what is left out is named; no
+"""Damaged records and rows: the rest is reported, what is left out is named; no
 traceback, no changed number."""
 
 import json
@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from faults import cases, result_or_line
+from faults import cases, damaged, result_or_line
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,7 +15,6 @@ import rulerkit as rk
 from rulerkit.report.tables import footnotes, table_text
 from rulerkit.store.cells import DamagedCell, answered, load_cell, read_cells, readable
 from rulerkit.store.comparable import check_same
-from rulerkit.store.other_formats import read_predictions
 from tests.records import lines_of, record_of, record_text
 
 ODD = f"pear {chr(0xD800)}\u2028\r\n\x00\x85日本語 and fig"
@@ -27,18 +26,6 @@ ROWS = [
     for n in range(4)
 ]
 RECORD = record_of("one", label="One")
-DEEP = b"[" * 100_000
-BYTES = st.sampled_from(
-    [b"", b"\n", b"\0", b"\0\0\0", b"{", b"}", b'"', b"NaN", b"1e999", b"\xff", b"9" * 5000, DEEP]
-)
-
-
-@st.composite
-def damaged(draw, text):
-    """A file with a stretch of it replaced."""
-    start = draw(st.integers(0, len(text)))
-    stop = draw(st.integers(start, min(len(text), start + 30)))
-    return text[:start] + draw(BYTES | st.binary(max_size=8)) + text[stop:]
 
 
 def write(folder, model, record, rows):
@@ -176,31 +163,6 @@ def test_folders_of_former_versions_are_read_and_one_line_says_so(tmp_path):
         assert cell
         assert [row["pred"] for row in cell.rows] == [row["pred"] for row in ROWS]
         assert path.read_bytes() == text
-
-
-HARNESS = b'{"doc": {"outputs": ["a"], "max_length": 1024}, "resps": [["a"]]}'
-
-
-@given(text=damaged(PLAIN) | damaged(HARNESS))
-@cases
-def test_damaged_files_of_others(text):
-    with TemporaryDirectory() as name:
-        for place in ("m/b/1024/pred/vt.jsonl", "samples_ruler_vt_2025-01-01T00.jsonl"):
-            path = Path(name) / place
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(text)
-            cells = result_or_line(read_predictions, path)
-            if not isinstance(cells, Exception):
-                assert not isinstance(result_or_line(rk.score, cells), Exception)
-
-
-def test_files_of_others_beside_a_damaged_one_are_scored(tmp_path, capsys):
-    for length, content in ((1024, PLAIN), (2048, b"{")):
-        file = tmp_path / f"m/b/{length}/pred/vt.jsonl"
-        file.parent.mkdir(parents=True)
-        file.write_bytes(content)
-    assert [cell.length for cell in read_predictions(tmp_path)] == [1024]
-    assert "left out: " in capsys.readouterr().err
 
 
 def test_links_and_unreadable_things_are_named(tmp_path):

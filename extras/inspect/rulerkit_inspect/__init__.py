@@ -4,7 +4,7 @@ from typing import Any
 
 __all__ = ["readers", "ruler"]
 
-readers = {".eval": "rulerkit_inspect.logs:read_log"}
+readers = {"*.eval": "rulerkit_inspect.logs:read_log"}
 
 
 def __getattr__(name: str) -> Any:

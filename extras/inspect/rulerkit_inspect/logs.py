@@ -9,7 +9,7 @@ from typing import Any
 
 from rulerkit.common.errors import UserError, first_line
 from rulerkit.common.settings import JSON
-from rulerkit.store.cells import Cell
+from rulerkit.store.cells import Cell, Report
 
 _FINISH = {"stop": "stop", "max_tokens": "length", "model_length": "length"}
 """Why an answer ended; after any other reason there is none."""
@@ -22,7 +22,7 @@ _USAGE = {
 }
 
 
-def read_log(file: Path) -> list[Cell]:
+def read_log(file: Path, report: Report) -> list[Cell]:
     """The cells of a log, a run for each repetition (`epochs`).
 
     Raises UserError for logs that are damaged or of another task.

@@ -17,7 +17,7 @@ from rulerkit.common.errors import UserError
 from rulerkit.common.plugins import load_plugins
 from rulerkit.generation.tasks import read_answer
 from rulerkit.generation.tokenizers import load_tokenizer
-from rulerkit.store.other_formats import read_predictions
+from rulerkit.store.predictions import read_predictions
 from tests.conftest import ENCODINGS, data  # noqa: F401
 from tests.test_openai import serving
 from tests.text_server import ReaderServer

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def hub_text(cells: Sequence[Cell], tallies: "pd.DataFrame", dataset: str) -> str:
     """What `.eval_results/ruler.yaml` holds: an entry for each length at which all thirteen tasks
     are complete, in percent, dated by the last answer. The interval goes into the notes: the format
-    has no field for it.
+    has no field for it. `tallies` are rows of `tally`, `dataset` is that of the benchmark.
 
     Raises UserError where the cells are of several models or runs, or no length is complete.
     """

@@ -1,14 +1,21 @@
 """The table of one set of answers judged by several harnesses' scorers."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from rulerkit.analysis.scorers import PLACE
 from rulerkit.common.lengths import length_name
 from rulerkit.common.render import render
 from rulerkit.report.tables.notes import texts_notes
+from rulerkit.store.cells import Cell
+from rulerkit_harnesses.rules import PLACE, score_as
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+def judged_text(cells: Sequence[Cell], names: Sequence[str]) -> str:
+    """What `rulerkit report --as NAME` prints; `["all"]` stands for all scorers."""
+    return scorers_text(score_as(cells, "all" if list(names) == ["all"] else names))
 
 
 def scorers_text(judged: "pd.DataFrame") -> str:

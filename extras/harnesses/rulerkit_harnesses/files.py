@@ -1,11 +1,9 @@
-"""Files of other programs: their predictions are read as cells, and examples are written in
-upstream's form.
+"""Predictions of RULER and lm-evaluation-harness, read as cells.
 
 | who | file | rows |
 |---|---|---|
 | RULER | `<model>/<benchmark>/<length>/pred/<task>.jsonl` | index, pred, input, outputs |
 | lm-evaluation-harness | `samples_<task>_<time>.jsonl` | the example in `doc`, all lengths |
-| a plug-in | a suffix of its `readers` | its own |
 
 RULER writes a task that was answered in parts to `<task>-0.jsonl`, `<task>-1.jsonl`, and its niah
 files of 2025 repeat `index`, so rows are numbered by their lines.
@@ -13,27 +11,21 @@ files of 2025 repeat `index`, so rows are numbered by their lines.
 
 import json
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NotRequired
 
 from pydantic import ConfigDict, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
-from rulerkit.common.errors import UserError, first_line, remark
+from rulerkit.common.errors import UserError, first_line
 from rulerkit.common.json_text import parse_json
 from rulerkit.common.lengths import parse_length
-from rulerkit.common.paths import completed
-from rulerkit.common.plugins import by_name, use
 from rulerkit.common.settings import JSON
-from rulerkit.generation.generate import Examples
 from rulerkit.generation.tasks import Task, family_of
-from rulerkit.store.cells import Cell, Report, read_cells
-from rulerkit.store.files import disk
+from rulerkit.store.cells import Cell, Report
 from rulerkit.store.records import Count, Whole, checked
 
-PATTERNS = ("pred/*.jsonl", "samples_*.jsonl")
-"""The files of others below a folder, beside those with a suffix of a plug-in."""
 OTHER_NAMES = {"qa_squad": "qa_1", "qa_hotpot": "qa_2", "qa_hotpotqa": "qa_2"}
 """What others call a task of ours; in lm-evaluation-harness `ruler_` stands before the name, or
 `rulerkit_` where the prompts are ours."""
@@ -66,102 +58,66 @@ _ROW = TypeAdapter(PredictionRow)
 # --- reading --------------------------------------------------------------------------------------
 
 
-def read_predictions(path: str | Path, report: Report = remark) -> list[Cell]:
-    """All cells of a prediction file or of a folder, ours and those of other programs.
+def read_file(file: Path, report: Report) -> list[Cell]:
+    """The cells of a task, one for each length, in a file of its own or in parts; none for a part
+    that is not the first one. What must be known of the rows is passed to `report`.
 
-    Of a folder, files of ours (those with a record beside them) and those of others at any depth
-    are read, or else the `.jsonl` files in it; a damaged file is left out and passed to `report`.
-    Rows of ours are checked when they are first read. Raises UserError for a path without
-    predictions, a row that cannot be scored (with file and line), and a task or length that names
-    do not tell.
+    Raises UserError for an empty file, a row that cannot be scored (with file and line), another
+    answer to an example that has one, and where names do not tell task and length.
     """
-    path = Path(path)
-    if path.is_file() and path.with_suffix(".json").is_file():
-        return read_cells(path)
-    readers = {}
-    for suffix, (thing, module) in by_name("readers", (), "reader of").items():
-        if reader := use(thing, module):
-            readers[suffix] = reader
-    cells, files = list[Cell](), [path]
-    if not path.is_file():
-        cells = read_cells(path, report)
-        files = _files_of_others(path, readers, has_ours=bool(cells))
-
-    # The parts of one task are one cell, and none without one of them.
-    tasks: dict[Path, list[Path]] = {}
-    for file in files:
-        is_part = not file.name.startswith(_SAMPLES)
-        whole = file.with_stem(_PART.sub("", file.stem)) if is_part else file
-        tasks.setdefault(whole, []).append(file)
-    errors = list[UserError]()
-    for parts in tasks.values():
-        try:
-            if reader := readers.get(parts[0].suffix):
-                cells += reader(parts[0])
-            else:
-                cells += _read_task(parts, report)
-        except UserError as error:
-            errors.append(error)
-
-    if not cells:
-        # Why the first file was refused says more than that there is nothing.
-        nothing = f"no predictions in {path}: no .jsonl file of ours, {' or '.join(PATTERNS)} in it"
-        raise errors[0] if errors else UserError(nothing)
-    for problem in errors:
-        report(f"left out: {problem}")
-    return cells
-
-
-def _files_of_others(folder: Path, suffixes: Collection[str], has_ours: bool) -> list[Path]:
-    """The prediction files in a folder that other programs wrote."""
-    files = {file for pattern in PATTERNS for file in folder.rglob(pattern)}
-    # Plain files are predictions only where nothing else is: ours lie beside logs and tables.
-    if folder.name == "pred" or not (files or has_ours):
-        files.update(folder.glob("*.jsonl"))
-    # A record beside a file makes it ours.
-    files = {file for file in files if not file.with_suffix(".json").is_file()}
-    for suffix in suffixes:
-        files.update(folder.rglob(f"*{suffix}"))
-    return sorted(files)
-
-
-def _read_task(files: list[Path], report: Report) -> list[Cell]:
-    """The cells of a task, one for each length, in one file or in parts.
-
-    Raises UserError for an empty file, a row that cannot be scored, another answer to an example
-    that has one, and where names do not tell task and length.
-    """
-    stem = _TIME.sub("", files[0].stem.removeprefix(_SAMPLES))
+    files = _parts_of(file)
+    if file != files[0]:
+        return []
+    stem = _TIME.sub("", file.stem.removeprefix(_SAMPLES))
     try:
         name = task_name(_PART.sub("", stem))
         task = family_of(name)(name=name)
     except UserError as error:
-        raise UserError(f"{files[0]}: {error}") from None
+        raise UserError(f"{file}: {error}") from None
 
     by_length: dict[int, list[JSON]] = {}
-    for file in files:
-        answers = dict[str, tuple[int, str]]()
-        for line, row in _rows_of(file, task):
-            length = row.get("max_length") or _names_of(file)[1]
-            if not length:
-                raise UserError(
-                    f"{file}: no folder above it is named by a length: lay it out as "
-                    "4096/pred/vt.jsonl"
-                )
+    for part in files:
+        for length, row in _checked_rows(part, task):
             by_length.setdefault(length, []).append(row)
+    return [_cell(file, task, length, rows, report) for length, rows in by_length.items()]
 
-            # Indices repeat in upstream's files, and prompts may be left out of them.
-            names = [row.get(key) for key in ("index", "doc_id", "input")]
-            key = json.dumps([length, row["outputs"], names])
-            first, answer = answers.setdefault(key, (line, row["pred"]))
-            if any(name is not None for name in names) and answer != row["pred"]:
-                raise UserError(
-                    f"{file}, line {line}: another answer to the example of line {first}: keep one "
-                    "of the two lines"
-                )
-        if not answers:
-            raise UserError(f"{file} is empty: it holds no predictions; answer the task again")
-    return [_cell(files[0], task, length, rows, report) for length, rows in by_length.items()]
+
+def _parts_of(file: Path) -> list[Path]:
+    """The files beside a file that hold the same task, in order: they are one cell, and none
+    without one of them."""
+    if file.name.startswith(_SAMPLES):
+        return [file]
+    whole = _PART.sub("", file.stem)
+    parts = []
+    for other in sorted(file.parent.glob("*.jsonl")):
+        # A record beside a file makes it one of rulerkit's own.
+        if _PART.sub("", other.stem) == whole and not other.with_suffix(".json").is_file():
+            parts.append(other)
+    return parts
+
+
+def _checked_rows(file: Path, task: Task) -> Iterator[tuple[int, JSON]]:
+    """The rows of a file, each behind its length."""
+    answers = dict[str, tuple[int, str]]()
+    for line, row in _rows_of(file, task):
+        length = row.get("max_length") or _names_of(file)[1]
+        if not length:
+            raise UserError(
+                f"{file}: no folder above it is named by a length: lay it out as 4096/pred/vt.jsonl"
+            )
+
+        # Indices repeat in upstream's files, and prompts may be left out of them.
+        names = [row.get(key) for key in ("index", "doc_id", "input")]
+        key = json.dumps([length, row["outputs"], names])
+        first, answer = answers.setdefault(key, (line, row["pred"]))
+        if any(name is not None for name in names) and answer != row["pred"]:
+            raise UserError(
+                f"{file}, line {line}: another answer to the example of line {first}: keep one "
+                "of the two lines"
+            )
+        yield length, row
+    if not answers:
+        raise UserError(f"{file} is empty: it holds no predictions; answer the task again")
 
 
 def _rows_of(file: Path, task: Task) -> Iterator[tuple[int, JSON]]:
@@ -295,36 +251,3 @@ def _names_of(file: Path) -> tuple[str, int]:
     if folders[0] == "pred" and len(folders) > 4:
         model = folders[3]
     return model or "unnamed", length
-
-
-# --- writing --------------------------------------------------------------------------------------
-
-
-def write_grid(cells: Sequence[Examples], paths: Sequence[Path]) -> None:
-    """Write the examples of each cell to its file as upstream's JSONL, with a few more fields;
-    whole or not at all."""
-    # Raises for what does not fit before anything is written.
-    for examples in cells:
-        _ = examples[0]
-    for examples, path in zip(cells, paths, strict=True):
-        with (
-            disk(path, "choose another --output"),
-            completed(path) as part,
-            part.open("w", encoding="utf-8", errors="surrogatepass") as file,
-        ):
-            for index in range(len(examples)):
-                example = examples[index]
-                # As in upstream's files, and what our own tasks add.
-                row = {
-                    "index": index,
-                    "input": example.input,
-                    "outputs": list(example.references),
-                    "length": example.num_tokens + example.max_new_tokens,
-                    "answer_prefix": example.answer_prefix,
-                    "context": example.context_text,
-                    "question": example.text_of("question"),
-                    "task": example.task,
-                    "max_new_tokens": example.max_new_tokens,
-                    "protocol": examples.task.protocol,
-                }
-                file.write(json.dumps(row, ensure_ascii=False) + "\n")

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rulerkit as rk
-from rulerkit.analysis.scorers import NAMES, score_answer, score_as
 from rulerkit.common.errors import UserError
-from rulerkit.store.other_formats import read_predictions
-from tests.conftest import needs_extras
+from rulerkit.store.predictions import read_predictions
+from rulerkit_harnesses import score_as
+from rulerkit_harnesses.rules import NAMES, score_answer
 
-CASES = Path(__file__).parent / "data" / "scorers.csv"
+CASES = Path(__file__).parent / "scorers.csv"
 MATCH = {"qa_1": "part", "qa_2": "part"}
 
 
@@ -92,12 +92,13 @@ def test_two_runs_of_lm_eval_pair_by_the_hash_of_the_prompt(tmp_path):
     assert [row["digest"] for row in cell.rows] == ["0" * 16, "1" * 16]
 
 
-@needs_extras
 def test_tasks_that_other_harnesses_do_not_have_are_refused(tmp_path):
     asked = {"tasks": ["niah_single_1", "count_64"], "lengths": [4096], "num_examples": 1}
     cells = rk.evaluate(rk.study(model="perfect", outputs=str(tmp_path), **asked))
     with pytest.raises(UserError, match="no rule for count_64"):
         score_as(cells, ["lm-eval"])
     judged = score_as(cells[:1], NAMES)
+    assert len(score_as(rk.load(cells[0]), "lm-eval")) == 1
+    assert (score_as(str(cells[0].path)).filter(like=":think").count() == 1).all()
     others = judged.drop(columns=["nemo-skills:think"])
     assert (others[["score", *NAMES[: NAMES.index("rulerkit:think")]]] == 1).all(axis=None)
