@@ -73,7 +73,7 @@ def test_labels_are_those_of_the_failures(outputs):
     results = load(outputs, labels=True)
     keys = results.set_index(["path", "index"])["failure"]
     for cell in read_cells(outputs / "predictions"):
-        labels = {index: label for index, (label, *_) in label_answers(cell, {}, {}).items()}
+        labels = {index: label for index, (label, _) in label_answers(cell, {}, {}).items()}
         assert labels == keys[str(cell.path)].to_dict()
     assert keys.nunique() > 1
 

@@ -39,12 +39,11 @@ LABEL_COLUMNS = {
     "failure": "label of what went wrong, `complete` where nothing did; None where the example "
     "cannot be made again",
     "failure_detail": "what the label was given for",
-    "missed_depth": "percent of the context, 0 to 100: where the first needle missed stands",
 }
 """The columns that `load(..., labels=True)` adds; examples are generated again for them."""
 FORMATS = ("csv", "parquet", "jsonl")
 """The formats of tables for other programs: nothing is rounded, no lines stand below."""
-_NUMBERS = ("num_answer_tokens", "seconds", "missed_depth")
+_NUMBERS = ("num_answer_tokens", "seconds")
 _LISTS = ("references", "depths")
 
 
@@ -107,7 +106,7 @@ def answers_of(
                 failures = label_answers(cell, without_context, made)
             except UserError as error:
                 report(f"not labelled: {error}")
-        nothing = (None, None, None) if labels else ()
+        nothing = (None, None) if labels else ()
         for position in positions:
             row = rows[index[position]]
             usage = row.get("usage") or {}
@@ -125,7 +124,7 @@ def answers_of(
     in_order = [values[position] for position in sorted(values)]
     # texts stay Python's own: pyarrow refuses half of a surrogate pair, which a model may write
     answers = pd.DataFrame(in_order, scores.index, names, dtype=object)
-    answers = answers.astype({name: float for name in _NUMBERS if name in names})
+    answers = answers.astype(dict.fromkeys(_NUMBERS, float))
     answers = pd.concat([answers, _settings(scores)], axis=1)
     # rows of `load` have the columns already: they are made anew
     others = scores.drop(columns=answers.columns, errors="ignore")
