@@ -81,12 +81,12 @@ def judged_intervals(scores: pd.DataFrame, kind: str) -> dict[str, Estimate]:
         confidence = 0.95
     else:
         # The intervals hold for all pairs together (Bonferroni).
-        pairs = list(combinations(coefficients.index, 2))
+        pairs = list(combinations(map(str, coefficients), 2))
         confidence = 1 - 0.05 / len(pairs)
 
     intervals = {}
     for one, other in pairs:
-        coefficient = float(coefficients.loc[one, other])
+        coefficient = float(coefficients[one][other])
         intervals[f"{one} with {other}"] = fisher(coefficient, len(vectors), confidence)
     return intervals
 
@@ -95,12 +95,12 @@ def _nearest_kept(coefficients: pd.DataFrame) -> list[tuple[str, str]]:
     """Each task beyond the thirteen with that of them, of its category, with which it correlates
     most; without those that correlate with none."""
     pairs = []
-    for task in coefficients:
+    for task in map(str, coefficients):
         category = category_of(task)
         kept = [one for one in THIRTEEN if one in coefficients and category_of(one) == category]
-        near = coefficients.loc[task, kept].dropna()
+        near = coefficients[task][kept].dropna()
         if task not in THIRTEEN and len(near):
-            pairs.append((task, near.idxmax()))
+            pairs.append((task, str(near.idxmax())))
     return pairs
 
 
@@ -108,7 +108,7 @@ def cohesion(vectors: pd.DataFrame) -> dict[str, Estimate]:
     """By category of at least two tasks: the mean correlation between its tasks less that with the
     tasks of the others, with a 95 % interval over resampled rows (bootstrap, percentiles)."""
     values = vectors.to_numpy(dtype=float)
-    categories = np.asarray([category_of(task) for task in vectors])
+    categories = np.asarray([category_of(str(task)) for task in vectors])
 
     # the rows as they are, then the resamples; a fixed seed gives the same interval each time
     num_rows = len(values)
