@@ -115,7 +115,7 @@ def test_gains_are_no_losses():
 
 def comparison_of(frame, margin=1.0):
     rows, cells = judge_pairs(frame, margin)
-    a, b = (Side(name, name, (), pd.DataFrame(), {}, {}) for name in "AB")
+    a, b = (Side(name, name, {}, pd.DataFrame(), set()) for name in "AB")
     more = {"by": "digest", "flips": pd.DataFrame(), "lacking": "", "notes": ()}
     return Comparison(a, b, margin=margin, rows=rows, cells=tuple(cells), **more)
 

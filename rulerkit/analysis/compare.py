@@ -24,7 +24,7 @@ to fractional scores, and to examples that are drawn together, such as questions
 import math
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Real
 from pathlib import Path
@@ -68,16 +68,14 @@ _ASKED_BY = ("tokenizer", "prompt", "seed", "sources", "task")
 
 
 class Side(NamedTuple):
-    """One model's predictions: its cells, the rows of `score` of what is compared, and by task and
-    length the settings on record, without the cells of which too many requests failed. `expected`
-    are the examples that each cell was to have, less the failures that are allowed."""
+    """One model's predictions: its cells by task and length, without those of which too many
+    requests failed, the rows of `score` of what is compared, and the cells that lack answers."""
 
     name: str
     label: str
-    cells: Sequence[Cell]
+    cells: dict[Key, Cell]
     scores: "pd.DataFrame"
-    results: dict[Key, dict[str, Any]]
-    expected: dict[Key, float]
+    partial: set[Key]
 
 
 class Decision(NamedTuple):
@@ -301,24 +299,25 @@ def side_of(
     ((run, model),) = models
 
     answered = set(zip(scores["task"], scores["length"], strict=True))
-    results: dict[Key, dict[str, Any]] = {}
-    expected: dict[Key, float] = {}
+    kept: dict[Key, Cell] = {}
+    partial = set()
     for cell in cells:
-        share = cell.about.max_failures if max_failures is None else max_failures
-        allowed = allowed_failures(share, cell.wanted)
-        # What failed often is no sample of the cell: hard examples may fail more often than others.
-        num_failed = sum(index < most for index in cell.coverage.failed)
         key = (cell.task, cell.length)
-        if key in answered and num_failed <= allowed:
-            results.setdefault(key, cell.record["result"])
-            expected.setdefault(key, min(cell.wanted, most) - allowed)
+        coverage = cell.coverage.of_first(int(min(cell.wanted, most)))
+        if max_failures is not None:
+            coverage = replace(coverage, max_failures=max_failures)
+        # What failed often is no sample of the cell: hard examples may fail more often than others.
+        allowed = allowed_failures(coverage.max_failures, coverage.wanted)
+        if key in answered and len(coverage.failed) <= allowed:
+            kept.setdefault(key, cell)
+        if not coverage.is_enough:
+            partial.add(key)
     return Side(
         name=f"{run}/{model}" if run else model,
         label=str(scores["label"].iloc[0]),
-        cells=cells,
-        scores=scores[scores.set_index(_CELL).index.isin(list(results))],
-        results=results,
-        expected=expected,
+        cells=kept,
+        scores=scores[scores.set_index(_CELL).index.isin(list(kept))],
+        partial=partial,
     )
 
 
@@ -329,8 +328,8 @@ def paired(a: Side, b: Side, by: str) -> tuple["pd.DataFrame", list[str]]:
     where the scores have it. Pairs have the same task, length and index, and with `by='digest'` the
     same prompt: other prompts are a `UserError` that names the cells.
     """
-    paths_a = {cell.path.resolve() for cell in a.cells}
-    paths_b = {cell.path.resolve() for cell in b.cells}
+    paths_a = {cell.path.resolve() for cell in a.cells.values()}
+    paths_b = {cell.path.resolve() for cell in b.cells.values()}
     if paths_a & paths_b:
         raise UserError(
             f"{a.name} and {b.name} are the same predictions; name two models, or two runs of one"
@@ -339,7 +338,7 @@ def paired(a: Side, b: Side, by: str) -> tuple["pd.DataFrame", list[str]]:
     scores_b = b.scores[[*_EXAMPLE, "digest", "score"]]
     pairs = a.scores.merge(scores_b, on=_EXAMPLE, suffixes=("_a", "_b"))
     if pairs.empty:
-        held = [f"{side.name} has {keys_text(side.results) or 'none'}" for side in (a, b)]
+        held = [f"{side.name} has {keys_text(side.cells) or 'none'}" for side in (a, b)]
         raise UserError(
             f"nothing is left to compare, as {a.name} and {b.name} have no task, length and index "
             f"in common: {'; '.join(held)}"
@@ -367,7 +366,7 @@ def paired(a: Side, b: Side, by: str) -> tuple["pd.DataFrame", list[str]]:
     pairs["difference"] = pairs["b"] - pairs["a"]
     if settings:
         notes.append(f"settings that differ, A | B: {'; '.join(settings)}")
-    return pairs, notes + snapshot_notes([*a.cells, *b.cells])
+    return pairs, notes + snapshot_notes([*a.cells.values(), *b.cells.values()])
 
 
 def _lacking(a: Side, b: Side) -> str:
@@ -375,9 +374,10 @@ def _lacking(a: Side, b: Side) -> str:
     part."""
     answered_a, answered_b = a.scores.groupby(_CELL).size(), b.scores.groupby(_CELL).size()
     lacking = []
-    for key in a.results:
+    for key in a.cells:
         # A shorter run of the same cells is no damage: B need not have more than it was to have.
-        if answered_b.get(key, 0) < min(answered_a[key], b.expected.get(key, 1)):
+        is_partial = key in b.partial and answered_b.get(key, 0) < answered_a[key]
+        if key not in b.cells or is_partial:
             lacking.append(key)
     if not lacking:
         return ""
@@ -405,10 +405,12 @@ def differing(a: Side, b: Side) -> list[str]:
     """Result-defining settings that differ between cells of the two, the models' names apart:
     'engine: vllm | openai'."""
     texts: dict[str, None] = {}
-    for key, result in a.results.items():
-        other_result = b.results.get(key)
+    for key, cell in a.cells.items():
+        if key not in b.cells:
+            continue
+        result, other_result = cell.record["result"], b.cells[key].record["result"]
         # Files of other programs do not say how they were made: they have no seed.
-        if not other_result or None in (result["seed"], other_result["seed"]):
+        if None in (result["seed"], other_result["seed"]):
             continue
         for change in differences(result, other_result):
             field, one, other, _ = describe_first([change])

@@ -142,7 +142,7 @@ def _depths_by_name(example: Example) -> dict[str, list[float]]:
 # --- parts of the context -------------------------------------------------------------------------
 
 
-def by_bin(recall: pd.DataFrame, bins: int = BINS, confidence: float = 0.95) -> pd.DataFrame:
+def by_bin(recall: pd.DataFrame, bins: int = BINS) -> pd.DataFrame:
     """Recall in percent by depth: a row per model, task, length and bin that holds an item, with
     depth_from, depth_to, score, low, high and n (items).
 
@@ -156,7 +156,7 @@ def by_bin(recall: pd.DataFrame, bins: int = BINS, confidence: float = 0.95) -> 
         # a model that loses an example loses all its items: they are no independent observations
         examples = items["index"].to_numpy(float)
         cell = WeightedCell(1.0, "", recalled, groups=examples)
-        mean = weighted_sum([cell], confidence).percent()
+        mean = weighted_sum([cell]).percent()
 
         begin = number * 100 / bins
         end = (number + 1) * 100 / bins

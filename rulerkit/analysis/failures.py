@@ -14,6 +14,7 @@ import pandas as pd
 from rulerkit.analysis.failure_rules import definitions as definitions
 from rulerkit.analysis.failure_rules import find_label
 from rulerkit.analysis.remake import remaker
+from rulerkit.common.settings import JSON
 from rulerkit.generation.example import Example
 from rulerkit.generation.tasks import recorded_task
 from rulerkit.generation.tasks.base import JudgedAnswer
@@ -57,7 +58,15 @@ def label_answers(
     dataset = str(settings.get("dataset", ""))
     seed = int(result["seed"] or 0)
 
-    remake, judge = remaker(cell, made), recorded_task(settings)
+    remake, judge = remaker(cell), recorded_task(settings)
+
+    def example_of(row: JSON) -> Example:
+        # rows of other programs have no digest
+        digest = row.get("digest", "")
+        if digest not in made:
+            made[digest] = remake(row)
+        return made[digest]
+
     scores = scoring.score([cell])["score"]
     labels = {}
     for row, score in zip(cell.rows, scores, strict=True):
@@ -71,7 +80,7 @@ def label_answers(
             in_thought=in_thought,
             settings=settings,
             judge=judge,
-            make=partial(remake, row),
+            make=partial(example_of, row),
             without_context=no_context.get(question),
         )
         # A wrong answer needs its example, also where the first rule that fits does not look at it:

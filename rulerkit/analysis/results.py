@@ -52,7 +52,7 @@ def load(*places: Any, labels: bool = False, max_failures: float | None = None) 
     A place is an outputs folder with all outputs folders below it, a folder or file of predictions
     (ours, upstream's, lm-eval's samples), `run`, `run/model` or the name of a model of one run in
     `outputs/predictions`, a list of these, or cells; without one it is `outputs`. Of copies of a
-    cell that with the most answers counts. What is damaged is left out and passed to `report`.
+    cell that with the most answers counts. What is damaged is left out, and a line says so.
     Raises UserError where a place holds no predictions, and where two places contradict each other.
     """
     cells = as_cells(places or "outputs", "load")
