@@ -8,6 +8,7 @@ stands in many places it is the mean of these places.
 """
 
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -104,27 +105,24 @@ def _rows(cell: Cell, answers: pd.DataFrame) -> list[tuple[Any, ...]]:
         # A single needle has the score of its example, and so have gold documents: nobody knows
         # which of them the answer is from. The depths on record are enough, and nothing is made
         # again.
-        items = []
         if judge.any_is_enough or len(depths) == len(references) == 1:
             items = [(float(depth), float(scores[row["index"]])) for depth in depths]
         else:
-            depths_of = _depths_by_name(make(row))
             # what is judged is the answer without its thought
             text, _ = answer_of(row["pred"], cell.record, row.get("answer_prefix", ""))
-            missing = judge.missing(text, references)
-            for reference in references:
-                name = reference.lower()
-                if name in depths_of:
-                    items.append((float(np.mean(depths_of[name])), float(reference not in missing)))
-            items.sort()
+            items = _items_of(make(row), references, judge.missing(text, references))
 
         for number, (depth, recalled) in enumerate(items):
             rows.append((*about, row["index"], number, depth, recalled))
     return rows
 
 
-def _depths_by_name(example: Example) -> dict[str, list[float]]:
-    """The depths of all copies of what could be asked for, by its name in lower case."""
+def _items_of(
+    example: Example, references: Sequence[str], missing: Sequence[str]
+) -> list[tuple[float, float]]:
+    """Depth and recall (0 or 1) of each reference that stands in the context, from its beginning
+    on; a word that stands in many places is at their mean."""
+    # by name in lower case: the depths of all copies of what could be asked for
     depths_of: dict[str, list[float]] = defaultdict(list)
     for place in places(example):
         if place.role != "needle":
@@ -136,7 +134,12 @@ def _depths_by_name(example: Example) -> dict[str, list[float]]:
         # a chain asks for keys, other tasks for values; where both are one it stands there once
         for name in {key.lower(), value.lower()}:
             depths_of[name].append(place.depth)
-    return depths_of
+
+    items = []
+    for reference in references:
+        if depths := depths_of.get(reference.lower()):
+            items.append((float(np.mean(depths)), float(reference not in missing)))
+    return sorted(items)
 
 
 # --- parts of the context -------------------------------------------------------------------------
