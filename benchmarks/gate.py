@@ -100,7 +100,7 @@ def simulated(case: Case, num_examples: int, first: int | None = None) -> pd.Dat
 
 def comparison(pairs: pd.DataFrame) -> Comparison:
     rows, cells = judge_pairs(pairs, MARGIN)
-    a, b = (Side(name, name, (), pd.DataFrame(), {}, {}) for name in "AB")
+    a, b = (Side(name, name, {}, pd.DataFrame(), set()) for name in "AB")
     return Comparison(
         a,
         b,

@@ -87,7 +87,7 @@ def test_points_are_no_shares_of_the_start():
     found = rk.claims(pd.DataFrame(rows), section="4, version 1")
     (row,) = found[found["claim"].str.contains("degrades least")].itertuples()
     assert row.verdict == LETTERS["F"]
-    assert "loses more by: -5.4" in row.seen
+    assert "lower by: 10 " in row.seen
 
 
 EIGHT_KEYS = "niah_multikey_1-num_keys_8"

@@ -37,13 +37,12 @@ def asked(spec, length=LENGTH, num_examples=3, **form):
 
 def labelled(spec, write, reason="stop", **more):
     examples = asked(spec, **more)
-    label, detail, _ = label_answers(cell_of(examples, {1: write(examples[1])}, reason), {}, {})[1]
-    return label, detail
+    return label_answers(cell_of(examples, {1: write(examples[1])}, reason), {}, {})[1]
 
 
 def labels_of(cells, no_context=None):
     known = no_context_answers(cells) if no_context is None else no_context
-    return [label for cell in cells for label, *_ in label_answers(cell, known, {}).values()]
+    return [label for cell in cells for label, _ in label_answers(cell, known, {}).values()]
 
 
 def distractors(example, key=False):

@@ -8,7 +8,7 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
 import rulerkit as rk
-from rulerkit.analysis.results import export
+from rulerkit.analysis.results import data_of
 from rulerkit.generation import corpora
 from tests.conftest import needs_extras
 
@@ -100,7 +100,7 @@ def test_a_part_of_the_rows_stays_a_part(answered):
 
 def test_a_table_from_a_file_and_one_that_counts_twice(answered, home):
     rows = rk.load("main/perfect")
-    export(rows, home / "rows.csv")
+    (home / "rows.csv").write_text(data_of(rows, "csv"))
     read, expected = (rk.summarize(each).cells for each in (pd.read_csv(home / "rows.csv"), rows))
     pd.testing.assert_frame_equal(read, expected, check_dtype=False)
     with pytest.raises(rk.UserError, match="is there twice in one cell"):

@@ -48,7 +48,7 @@ class Outputs:
         blocks = [replace(block, text=text, key=text, value=text) for block in example.blocks]
         example = replace(example, blocks=tuple(blocks), task=text, references=(text,))
         board = next(board for board in boards(scores) if board.number == "3")
-        samples = rk.failures.samples(labels, width=500).assign(detail=text)
+        samples = labels[["failure", "task", "prediction"]].assign(detail=text)
         samples = samples.rename(columns={"detail": text})
         tidy = pd.DataFrame({text: [text], "n": [-1.5], "digits": ["-5"]})
         self.frames = {"samples": samples, "tidy": tidy}

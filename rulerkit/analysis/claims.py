@@ -137,19 +137,17 @@ def _difference(claim: Claim, cells: pd.DataFrame) -> Verdicts:
 
 
 def _loses(claim: Claim, cells: pd.DataFrame) -> Verdicts:
-    """From the shortest to the longest length `rows` lose more than `than`, in points or shares."""
+    """From the shortest to the longest length `rows` lose a greater share than `than`."""
     value, weights = 0.0, pd.Series(dtype=float)
     for sign, than in ((1, None), (-1, claim.than)):
         means = means_along(cells, claim, than)
         first, last = means.iloc[:, 0], means.iloc[:, -1]
-        loss = first - last
-        if claim.kind == "loses share":
-            start, end = estimate(cells, first).value, estimate(cells, last).value
-            if not start > 0:
-                raise Missing("anything right at the shortest length")
-            # The quotient to first order: its derivatives, which add up to 0, are the weights.
-            loss = 100 * (end / start**2 * first - last / start)
-            value -= sign * 100 * end / start
+        start, end = estimate(cells, first).value, estimate(cells, last).value
+        if not start > 0:
+            raise Missing("anything right at the shortest length")
+        # The quotient to first order: its derivatives, which add up to 0, are the weights.
+        loss = 100 * (end / start**2 * first - last / start)
+        value -= sign * 100 * end / start
         weights = loss.mul(sign).add(weights, fill_value=0)
     return {"loses more by": within([value + limit for limit in estimate(cells, weights)])}
 
@@ -236,7 +234,6 @@ KINDS: dict[str, Callable[[Claim, pd.DataFrame], Verdicts]] = {
     "below": _level,
     "lower": _difference,
     "higher": _difference,
-    "loses points": _loses,
     "loses share": _loses,
     "falls": _falls,
     "falls steadily": _falls,

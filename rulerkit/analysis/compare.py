@@ -24,9 +24,8 @@ to fractional scores, and to examples that are drawn together, such as questions
 import math
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import product
 from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -35,8 +34,8 @@ import numpy as np
 
 from rulerkit.common.errors import UserError, check_known, counted, listed, points_text, remark
 from rulerkit.common.lengths import length_name, parse_grid
-from rulerkit.generation.tasks import THIRTEEN, all_tasks
-from rulerkit.scoring.scores import lacking_line, score
+from rulerkit.generation.tasks import THIRTEEN
+from rulerkit.scoring.scores import score
 from rulerkit.scoring.statistics import WeightedCell, holm, no_difference_p, weighted_sum
 from rulerkit.scoring.summary import choose_suite, texts_words, weighted_cells
 from rulerkit.store.cells import Cell, allowed_failures, readable
@@ -69,16 +68,14 @@ _ASKED_BY = ("tokenizer", "prompt", "seed", "sources", "task")
 
 
 class Side(NamedTuple):
-    """One model's predictions: its cells, the rows of `score` of what is compared, and by task and
-    length the settings on record, without the cells of which too many requests failed. `expected`
-    are the examples that each cell was to have, less the failures that are allowed."""
+    """One model's predictions: its cells by task and length, without those of which too many
+    requests failed, the rows of `score` of what is compared, and the cells that lack answers."""
 
     name: str
     label: str
-    cells: Sequence[Cell]
+    cells: dict[Key, Cell]
     scores: "pd.DataFrame"
-    results: dict[Key, dict[str, Any]]
-    expected: dict[Key, float]
+    partial: set[Key]
 
 
 class Decision(NamedTuple):
@@ -98,11 +95,11 @@ class Decision(NamedTuple):
 class Comparison:
     """Two models on the same examples.
 
-    `rows`: level ('cell', 'task', 'length', 'all'), task, category, length (0 where it is a mean
-    over lengths), n (pairs), a, b, difference, low, high (points), better, worse (examples with a
-    higher and a lower score), p and loss (of any loss: adjusted, and whether one is seen), p_margin
-    and beyond_margin (of a loss larger than the margin), lower_limit (points: what was lost is less
-    than this, in all cells at once).
+    `rows`: level ('cell', 'task', 'length', 'all'), task, length (0 where it is a mean over
+    lengths), category, n (pairs), better, worse (examples with a higher and a lower score), a, b,
+    difference, low, high (points), p and loss (of any loss: adjusted, and whether one is seen),
+    p_margin and beyond_margin (of a loss larger than the margin), lower_limit (points: what was
+    lost is less than this, in all cells at once).
     `flips`: a row per example whose answers have other scores: task, length, index, digest, a, b
     (0..1), difference (points).
     """
@@ -116,8 +113,7 @@ class Comparison:
     cells: Sequence[WeightedCell]
     """Those of the difference of the means."""
     lacking: str
-    """What A has and B lacks or has in part, or what the caller named and is not compared, in
-    words; "" where all is compared."""
+    """What A has and B lacks or has in part, in words; "" where all is compared."""
     notes: Sequence[str]
 
     @property
@@ -140,9 +136,7 @@ class Comparison:
             text = f"WORSE: {_place_text(beyond.iloc[0])}; {num_worse} of {cells}"
             return Decision(WORSE, text)
 
-        doubts = []
-        if self.lacking:
-            doubts.append(self.lacking)
+        doubts = [self.lacking] if self.lacking else []
         losses = rows[rows["loss"]].sort_values("p", kind="stable")
         larger = losses[losses["low"] <= -self.margin]
         if len(larger):
@@ -152,8 +146,6 @@ class Comparison:
             within = ""
             if len(losses):
                 within = f"; a loss within the margin: {_place_text(losses.iloc[0])}"
-            elif self.mean["high"] < 0:
-                within = "; the mean is lower for certain"
             # Upwards, because the limit is promised.
             most = math.ceil(-10 * rows.loc[is_cell, "lower_limit"].min()) / 10
             bound = f"bound: no cell lost more than {points_text(max(most, 0.0))}"
@@ -205,51 +197,52 @@ def compare(
     chosen_tasks, chosen_lengths = parse_grid(tasks, lengths)
 
     # Each side by the name that the user wrote, "" where it is cells.
-    names = [str(given) if isinstance(given, str | Path) else "" for given in (a, b)]
-    found = [
-        readable(find_cells([name], outputs=outputs), remark)
-        if name
-        else as_cells(given, "compare")
-        for name, given in zip(names, (a, b), strict=True)
-    ]
-    known = dict.fromkeys([*(cell.task for cell in [*found[0], *found[1]]), *all_tasks()])
-    for task in chosen_tasks or ():
-        check_known("task", task, known)
-    chosen = [
-        _chosen(name, cells, chosen_tasks, chosen_lengths)
-        for name, cells in zip(names, found, strict=True)
-    ]
+    names, chosen = list[str](), list[list[Cell]]()
+    for given in (a, b):
+        name = ""
+        if isinstance(given, str | Path):
+            name = str(given)
+            cells = readable(find_cells([name], outputs=outputs), remark)
+        else:
+            cells = as_cells(given, "compare")
+        names.append(name)
+        chosen.append(_chosen(name, cells, chosen_tasks, chosen_lengths))
+
     # No mean is over two suites; one that only one side was asked cannot be meant.
     suites = [{cell.about.suite for cell in cells} for cells in chosen]
     if suites[0] & suites[1] and len(suites[0] | suites[1]) > 1:
         suite = choose_suite(suites[0] & suites[1], is_named=chosen_tasks is not None)
         chosen = [[cell for cell in cells if cell.about.suite == suite] for cells in chosen]
 
-    side_a, side_b = (
-        side_of(cells, name, max_failures, num_examples)
-        for name, cells in zip(names, chosen, strict=True)
-    )
+    side_a = side_of(chosen[0], names[0], max_failures, num_examples)
+    side_b = side_of(chosen[1], names[1], max_failures, num_examples)
     # A stored baseline and the model of today may have one name, and so may files of other
     # programs: then only what the user wrote tells the sides apart.
     if side_a.name == side_b.name:
         side_a = side_a._replace(name=names[0] or side_a.name)
         side_b = side_b._replace(name=names[1] or side_b.name)
     pairs, notes = paired(side_a, side_b, by)
-    lacking = _lacking(side_a, side_b, chosen_tasks, chosen_lengths)
-    return comparison_of(side_a, side_b, pairs, notes, margin, by, lacking)
+    return comparison_of(side_a, side_b, pairs, notes, margin, by, _lacking(side_a, side_b))
 
 
 def _chosen(
     name: str, cells: Sequence[Cell], tasks: Sequence[str] | None, lengths: Sequence[int] | None
 ) -> list[Cell]:
-    """The cells of a side that are to be compared; UserError where it has others only."""
-    chosen = [cell for cell in cells if tasks is None or cell.task in tasks]
-    chosen = [cell for cell in chosen if lengths is None or cell.length in lengths]
-    if cells and not chosen:
+    """The cells of a side that are to be compared; UserError where it has none of a task or length
+    that was named."""
+    chosen = []
+    for cell in cells:
+        is_named = tasks is None or cell.task in tasks
+        if is_named and (lengths is None or cell.length in lengths):
+            chosen.append(cell)
+
+    there = {cell.task for cell in chosen} | {length_name(cell.length) for cell in chosen}
+    wanted = [*(tasks or ()), *map(length_name, lengths or ())]
+    if missing := [one for one in wanted if one not in there]:
         held = keys_text((cell.task, cell.length) for cell in cells)
         raise UserError(
-            f"{name or 'one side'} has none of the tasks and lengths that are to be compared; it "
-            f"has {held}"
+            f"{name or 'one side'} has no answers to {listed(missing, _MOST_NAMED)}, which is to "
+            f"be compared; it has {held or 'none'}"
         )
     return chosen
 
@@ -293,12 +286,9 @@ def side_of(
 ) -> Side:
     """One side of a comparison, with the first `num_examples` of each cell; None takes all. `name`
     is what the user wrote. Raises UserError for more than one model or run."""
-    # Of a side that was given by name the files that lack answers are named.
-    answers = score(cells)
-    if name and (line := lacking_line(cells)):
-        remark(line)
+    scores = score(cells)
     most = math.inf if num_examples is None else num_examples
-    scores = answers[answers["index"] < most]
+    scores = scores[scores["index"] < most]
     models = list(dict.fromkeys(zip(scores["run"], scores["model"], strict=True)))
     if len(models) != 1:
         found = ", ".join("/".join(model) for model in models)
@@ -309,24 +299,25 @@ def side_of(
     ((run, model),) = models
 
     answered = set(zip(scores["task"], scores["length"], strict=True))
-    results: dict[Key, dict[str, Any]] = {}
-    expected: dict[Key, float] = {}
+    kept: dict[Key, Cell] = {}
+    partial = set()
     for cell in cells:
-        share = cell.about.max_failures if max_failures is None else max_failures
-        allowed = allowed_failures(share, cell.wanted)
-        # What failed often is no sample of the cell: hard examples may fail more often than others.
-        num_failed = sum(index < most for index in cell.coverage.failed)
         key = (cell.task, cell.length)
-        if key in answered and num_failed <= allowed:
-            results.setdefault(key, cell.record["result"])
-            expected.setdefault(key, min(cell.wanted, most) - allowed)
+        coverage = cell.coverage.of_first(int(min(cell.wanted, most)))
+        if max_failures is not None:
+            coverage = replace(coverage, max_failures=max_failures)
+        # What failed often is no sample of the cell: hard examples may fail more often than others.
+        allowed = allowed_failures(coverage.max_failures, coverage.wanted)
+        if key in answered and len(coverage.failed) <= allowed:
+            kept.setdefault(key, cell)
+        if not coverage.is_enough:
+            partial.add(key)
     return Side(
         name=f"{run}/{model}" if run else model,
         label=str(scores["label"].iloc[0]),
-        cells=cells,
-        scores=scores[scores.set_index(_CELL).index.isin(list(results))],
-        results=results,
-        expected=expected,
+        cells=kept,
+        scores=scores[scores.set_index(_CELL).index.isin(list(kept))],
+        partial=partial,
     )
 
 
@@ -337,8 +328,8 @@ def paired(a: Side, b: Side, by: str) -> tuple["pd.DataFrame", list[str]]:
     where the scores have it. Pairs have the same task, length and index, and with `by='digest'` the
     same prompt: other prompts are a `UserError` that names the cells.
     """
-    paths_a = {cell.path.resolve() for cell in a.cells}
-    paths_b = {cell.path.resolve() for cell in b.cells}
+    paths_a = {cell.path.resolve() for cell in a.cells.values()}
+    paths_b = {cell.path.resolve() for cell in b.cells.values()}
     if paths_a & paths_b:
         raise UserError(
             f"{a.name} and {b.name} are the same predictions; name two models, or two runs of one"
@@ -347,7 +338,7 @@ def paired(a: Side, b: Side, by: str) -> tuple["pd.DataFrame", list[str]]:
     scores_b = b.scores[[*_EXAMPLE, "digest", "score"]]
     pairs = a.scores.merge(scores_b, on=_EXAMPLE, suffixes=("_a", "_b"))
     if pairs.empty:
-        held = [f"{side.name} has {keys_text(side.results) or 'none'}" for side in (a, b)]
+        held = [f"{side.name} has {keys_text(side.cells) or 'none'}" for side in (a, b)]
         raise UserError(
             f"nothing is left to compare, as {a.name} and {b.name} have no task, length and index "
             f"in common: {'; '.join(held)}"
@@ -375,34 +366,25 @@ def paired(a: Side, b: Side, by: str) -> tuple["pd.DataFrame", list[str]]:
     pairs["difference"] = pairs["b"] - pairs["a"]
     if settings:
         notes.append(f"settings that differ, A | B: {'; '.join(settings)}")
-    return pairs, notes + snapshot_notes([*a.cells, *b.cells])
+    return pairs, notes + snapshot_notes([*a.cells.values(), *b.cells.values()])
 
 
-def _lacking(a: Side, b: Side, tasks: Sequence[str] | None, lengths: Sequence[int] | None) -> str:
-    """What A has and B lacks (not asked, not readable, failed too often, or answered in part), and
-    what the caller named and is not compared, in words."""
+def _lacking(a: Side, b: Side) -> str:
+    """What A has and B lacks, in words: not asked, not readable, failed too often, or answered in
+    part."""
     answered_a, answered_b = a.scores.groupby(_CELL).size(), b.scores.groupby(_CELL).size()
     lacking = []
-    for key in a.results:
+    for key in a.cells:
         # A shorter run of the same cells is no damage: B need not have more than it was to have.
-        if answered_b.get(key, 0) < min(answered_a[key], b.expected.get(key, 1)):
+        is_partial = key in b.partial and answered_b.get(key, 0) < answered_a[key]
+        if key not in b.cells or is_partial:
             lacking.append(key)
-    if lacking:
-        return (
-            f"{b.name} lacks {keys_text(lacking)}, which {a.name} has (name the tasks and lengths "
-            "to compare, if they are to be left out)"
-        )
-
-    # Named tasks and lengths mean each task at each length; one of them alone is to be there.
-    compared = [key for key in a.results if key in b.results]
-    there = {part for key in compared for part in key}
-    missing = [task for task in tasks or () if task not in there]
-    missing += [length_name(length) for length in lengths or () if length not in there]
-    if tasks is not None and lengths is not None:
-        missing = [keys_text([key]) for key in product(tasks, lengths) if key not in compared]
-    if missing:
-        return f"nothing is compared in {listed(missing, _MOST_NAMED)}, which was named"
-    return ""
+    if not lacking:
+        return ""
+    return (
+        f"{b.name} lacks {keys_text(lacking)}, which {a.name} has (name the tasks and lengths to "
+        "compare, if they are to be left out)"
+    )
 
 
 def _not_the_same_prompts(
@@ -411,9 +393,7 @@ def _not_the_same_prompts(
     """The error for pairs with other prompts: the cells, and the settings that explain it."""
     keys = sorted(set(zip(different["task"], different["length"], strict=True)))
     reasons = [setting for setting in settings if setting.startswith(_ASKED_BY)]
-    if (different[["digest_a", "digest_b"]] == "").any(axis=None):
-        reasons = ["predictions of other programs carry no digest"]
-    reason = "; ".join(reasons[:_MOST_NAMED]) or "digests differ"
+    reason = "; ".join(reasons[:_MOST_NAMED]) or "digests differ, or are not on record"
     return UserError(
         f"{a.name} and {b.name} were not asked the same prompts in {keys_text(keys)} ({reason}): "
         "compare runs with the same tokenizer, template, seed and corpora, or pair with "
@@ -425,10 +405,12 @@ def differing(a: Side, b: Side) -> list[str]:
     """Result-defining settings that differ between cells of the two, the models' names apart:
     'engine: vllm | openai'."""
     texts: dict[str, None] = {}
-    for key, result in a.results.items():
-        other_result = b.results.get(key)
+    for key, cell in a.cells.items():
+        if key not in b.cells:
+            continue
+        result, other_result = cell.record["result"], b.cells[key].record["result"]
         # Files of other programs do not say how they were made: they have no seed.
-        if not other_result or None in (result["seed"], other_result["seed"]):
+        if None in (result["seed"], other_result["seed"]):
             continue
         for change in differences(result, other_result):
             field, one, other, _ = describe_first([change])
@@ -594,10 +576,11 @@ def judge_pairs(pairs: "pd.DataFrame", margin: float) -> "tuple[pd.DataFrame, li
     `places_of(cells)`; and the cells of the difference of the means."""
     import pandas as pd
 
-    is_better, is_worse = pairs["difference"] > 0, pairs["difference"] < 0
-    counted_pairs = pairs.assign(n=1, better=is_better, worse=is_worse).groupby(_CELL)
-    of_cell: dict[Any, Any] = counted_pairs[["n", "better", "worse"]].sum().to_dict("index")
-    means: dict[Any, Any] = counted_pairs[["a", "b"]].mean().to_dict("index")
+    by_cell = pairs.assign(
+        n=1, better=pairs["difference"] > 0, worse=pairs["difference"] < 0
+    ).groupby(_CELL)
+    counts = by_cell[["n", "better", "worse"]].sum()
+    of_cell: dict[Any, Any] = counts.join(by_cell[["a", "b"]].mean()).to_dict("index")
     category = pairs.groupby("task")["category"].first()
     # Tasks of the benchmark first, then others as they came.
     order = list(dict.fromkeys([*THIRTEEN, *pairs["task"]]))
@@ -606,20 +589,15 @@ def judge_pairs(pairs: "pd.DataFrame", margin: float) -> "tuple[pd.DataFrame, li
     differences = PairedDifferences(pairs)
     rows: list[dict[str, Any]] = []
     for place in places:
-        row: dict[str, Any] = {
-            "level": place.level,
-            "task": place.task,
-            "category": category[place.task] if place.task else "",
-            "length": place.length,
-            "n": sum(of_cell[key]["n"] for key in place.cells),
-        }
+        row: dict[str, Any] = {"level": place.level, "task": place.task, "length": place.length}
+        row["category"] = category[place.task] if place.task else ""
+        cells = [of_cell[key] for key in place.cells]
+        for name in ("n", "better", "worse"):
+            row[name] = sum(cell[name] for cell in cells)
         for side in ("a", "b"):
-            scores = [means[key][side] for key in place.cells]
-            row[side] = 100 * float(np.dot(place.weights, scores))
+            row[side] = 100 * float(np.dot(place.weights, [cell[side] for cell in cells]))
         estimate = weighted_sum(differences.weighted(place)).percent()
         row |= {"difference": estimate.value, "low": estimate.low, "high": estimate.high}
-        for name in ("better", "worse"):
-            row[name] = sum(of_cell[key][name] for key in place.cells)
 
         mean = differences.mean(place)
         row |= {"p": differences.p_of_any(place), "loss": False}

@@ -5,19 +5,18 @@ A task's vector holds its scores of all models at all lengths. The distance of t
 Pearson's coefficient, clusters are joined by average linkage; the paper names neither the
 coefficient nor the linkage.
 
-`task_vectors` gives the vectors; `redundancy` and `cohesion` say what they show of each task and of
-each category.
+`task_vectors` gives the vectors, `correlations` the coefficients; `judged_intervals` is what claims
+are judged by.
 """
 
 import math
-from collections.abc import Mapping, Sequence
 from itertools import combinations
 from warnings import catch_warnings
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy.cluster.hierarchy import cut_tree, leaves_list, linkage, optimal_leaf_ordering
+from scipy.cluster.hierarchy import leaves_list, linkage, optimal_leaf_ordering
 
 from rulerkit.common.errors import UserError
 from rulerkit.generation.tasks import THIRTEEN, category_of
@@ -64,60 +63,52 @@ def correlations(vectors: pd.DataFrame) -> pd.DataFrame:
     return ordered
 
 
-# --- which tasks, which categories ----------------------------------------------------------------
+# --- what the claims are about --------------------------------------------------------------------
 
 
-def redundancy(
-    vectors: pd.DataFrame,
-    coefficients: pd.DataFrame,
-    categories: Mapping[str, str],
-    benchmark: Sequence[str],
-) -> pd.DataFrame:
-    """A row per task in the order of the dendrogram: task, category, in_benchmark, cut_keeps
-    (whether a cut into as many clusters as the benchmark has tasks would keep it), and `nearest`,
-    the task of the benchmark and of its category that it correlates with most: correlation, low,
-    high."""
-    members = [task for task in benchmark if task in vectors]
+def judged_intervals(scores: pd.DataFrame, kind: str) -> dict[str, Estimate]:
+    """What the paper's claims of Figure 5 are about, by name, from scores of cells (0..1) with a
+    column `complete`: `cohesive`, that of each category as in `cohesion`; `redundant`, the
+    coefficient of each task beyond the thirteen with that of the thirteen and of its category with
+    which it correlates most; `moderate`, that of each pair of tasks."""
+    vectors = task_vectors(scores.assign(score=100 * scores["score"].where(scores["complete"])))
+    if kind == "cohesive":
+        return cohesion(vectors)
 
-    # A cut keeps of each cluster the first task of the benchmark, or else the first task: so the
-    # tasks of the benchmark stand first, and of each cluster the first row is taken.
-    labels = cut_tree(tree_of(coefficients), n_clusters=max(1, len(members))).ravel()
-    cut = pd.Series(labels, coefficients.index).reindex([*members, *coefficients.index])
-    kept_by_cut = set(cut.drop_duplicates().index)
+    coefficients = correlations(vectors)
+    if kind == "redundant":
+        pairs = _nearest_kept(coefficients)
+        confidence = 0.95
+    else:
+        # The intervals hold for all pairs together (Bonferroni).
+        pairs = list(combinations(map(str, coefficients), 2))
+        confidence = 1 - 0.05 / len(pairs)
 
-    rows = []
-    for task in coefficients.index:
-        category = categories[str(task)]
-        others = []
-        for member in members:
-            if member != task and categories[member] == category:
-                others.append(member)
-
-        # NaN, an interval of -1 to 1 and no name where the task has no such neighbour
-        near = coefficients[task][others].dropna()
-        interval = fisher(float(near.max()), len(vectors))
-        rows.append(
-            {
-                "task": task,
-                "category": category,
-                "in_benchmark": task in members,
-                "cut_keeps": task in kept_by_cut,
-                "nearest": near.idxmax() if len(near) else "",
-                "correlation": interval.value,
-                "low": interval.low,
-                "high": interval.high,
-            }
-        )
-    table = pd.DataFrame(rows)
-    table.attrs = vectors.attrs
-    return table
+    intervals = {}
+    for one, other in pairs:
+        coefficient = float(coefficients[one][other])
+        intervals[f"{one} with {other}"] = fisher(coefficient, len(vectors), confidence)
+    return intervals
 
 
-def cohesion(vectors: pd.DataFrame, categories: Mapping[str, str]) -> dict[str, Estimate]:
+def _nearest_kept(coefficients: pd.DataFrame) -> list[tuple[str, str]]:
+    """Each task beyond the thirteen with that of them, of its category, with which it correlates
+    most; without those that correlate with none."""
+    pairs = []
+    for task in map(str, coefficients):
+        category = category_of(task)
+        kept = [one for one in THIRTEEN if one in coefficients and category_of(one) == category]
+        near = coefficients[task][kept].dropna()
+        if task not in THIRTEEN and len(near):
+            pairs.append((task, str(near.idxmax())))
+    return pairs
+
+
+def cohesion(vectors: pd.DataFrame) -> dict[str, Estimate]:
     """By category of at least two tasks: the mean correlation between its tasks less that with the
     tasks of the others, with a 95 % interval over resampled rows (bootstrap, percentiles)."""
     values = vectors.to_numpy(dtype=float)
-    category_of = np.asarray([categories[str(task)] for task in vectors])
+    categories = np.asarray([category_of(str(task)) for task in vectors])
 
     # the rows as they are, then the resamples; a fixed seed gives the same interval each time
     num_rows = len(values)
@@ -129,9 +120,9 @@ def cohesion(vectors: pd.DataFrame, categories: Mapping[str, str]) -> dict[str, 
     # a task may never vary in a resample: its coefficients are NaN and do not count
     with catch_warnings(action="ignore", category=RuntimeWarning):
         coefficients = np.stack([np.corrcoef(values[rows], rowvar=False) for rows in samples])
-        for category in dict.fromkeys(category_of):
+        for category in dict.fromkeys(categories):
             # a row per sample, a column per pair of tasks; within the category each pair once
-            inside = category_of == category
+            inside = categories == category
             within = coefficients[:, np.triu(np.outer(inside, inside), 1)]
             between = coefficients[:, np.outer(inside, ~inside)]
             if not within.size or not between.size:
@@ -142,32 +133,6 @@ def cohesion(vectors: pd.DataFrame, categories: Mapping[str, str]) -> dict[str, 
             seen = float(differences[0])
             intervals[str(category)] = Estimate(seen, float(low), float(high))
     return intervals
-
-
-def judged_intervals(scores: pd.DataFrame, kind: str) -> dict[str, Estimate]:
-    """What the paper's claims of Figure 5 are about, by name, from scores of cells (0..1) with a
-    column `complete`: `cohesive`, that of each category as in `cohesion`; `redundant`, the
-    coefficient of each task beyond the thirteen with its nearest as in `redundancy`; `moderate`,
-    that of each pair of tasks."""
-    vectors = task_vectors(scores.assign(score=100 * scores["score"].where(scores["complete"])))
-    coefficients = correlations(vectors)
-    if kind == "moderate":
-        # The intervals hold for all pairs together (Bonferroni).
-        pairs = list(combinations(coefficients.index, 2))
-        confidence = 1 - 0.05 / len(pairs)
-        return {
-            f"{one} with {other}": fisher(coefficients[one][other], len(vectors), confidence)
-            for one, other in pairs
-        }
-    categories = {str(task): category_of(str(task)) for task in vectors}
-    if kind == "cohesive":
-        return cohesion(vectors, categories)
-
-    table = redundancy(vectors, coefficients, categories, THIRTEEN)
-    removed = table[~table["in_benchmark"] & (table["nearest"] != "")]
-    names = removed["task"] + " with " + removed["nearest"]
-    numbers = removed[["correlation", "low", "high"]].itertuples(index=False)
-    return {name: Estimate(*row) for name, row in zip(names, numbers, strict=True)}
 
 
 def fisher(coefficient: float, num_rows: int, confidence: float = 0.95) -> Estimate:

@@ -7,25 +7,22 @@ stands in many places it is the mean of these places.
 `recall_by_depth` gives a row per item, and `by_bin` the recall of each part of the context.
 """
 
-import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from rulerkit.analysis.remake import remaker
-from rulerkit.analysis.results import answers_of
 from rulerkit.common.errors import UserError, remark
 from rulerkit.common.progress import progress_bar
-from rulerkit.common.settings import JSON
 from rulerkit.generation.example import Example, Piece
 from rulerkit.generation.tasks import recorded_task
 from rulerkit.scoring.scores import answer_of, as_scores
 from rulerkit.scoring.statistics import WeightedCell, weighted_sum
 from rulerkit.scoring.summary import texts_words
-from rulerkit.store.cells import Cell, Report
+from rulerkit.store.cells import Cell
 from rulerkit.store.places import CELL, cells_of_rows, check_columns
 
 if TYPE_CHECKING:
@@ -70,27 +67,22 @@ def places(example: Example) -> list[Position]:
     return result
 
 
-def recall_by_depth(results: Any, report: Report = remark) -> pd.DataFrame:
+def recall_by_depth(results: Any) -> pd.DataFrame:
     """A row per item of the rows of `load`, or of cells or places: COLUMNS. `depth` is in percent,
     `recalled` is 0 or 1, for gold documents the score of the example.
 
     Examples with several items that are no documents are generated again; a cell of which they
-    cannot be is left out and passed to `report`. Raises UserError where nothing is left.
+    cannot be is left out, and a line says so. Raises UserError where nothing is left.
     """
-    results = as_scores(results, "recall_by_depth", report)
+    results = as_scores(results, "recall_by_depth", remark)
     cells = cells_of_rows(results, "recall_by_depth")
-    if not {"references", "depths"} <= set(results.columns):
-        results = answers_of(results, cells=cells.values(), report=report)
     rows: list[tuple[Any, ...]] = []
     groups = results.groupby(CELL, sort=False)
     for key, answers in progress_bar(groups, "cells", delay=3):
-        cell = cells[key]
-        make, stored = remaker(cell), {row["index"]: row for row in cell.rows}
         try:
-            for answer in answers.to_dict("records"):
-                rows += _rows(answer, cell, stored[answer["index"]], make)
+            rows += _rows(cells[key], answers)
         except UserError as error:
-            report(f"no depths: {error}")
+            remark(f"no depths: {error}")
 
     if not rows:
         raise UserError("no depths to show: give results of tasks that hide something")
@@ -99,41 +91,40 @@ def recall_by_depth(results: Any, report: Report = remark) -> pd.DataFrame:
     return recall
 
 
-def _rows(
-    answer: Mapping[str, Any], cell: Cell, stored: JSON, make: Callable[[Any], Example]
-) -> list[tuple[Any, ...]]:
-    """COLUMNS of each item of an answer, from the beginning of the context on."""
-    depths, references = answer["depths"], answer["references"]
-    settings = {"name": answer["task"], "family": answer["family"]}
-    judge = recorded_task(settings | json.loads(answer["settings"]))
-
-    # A single needle has the score of its example, and so have gold documents: nobody knows which
-    # of them the answer is from. The depths on record are enough, and nothing is made again.
-    items = []
-    if judge.any_is_enough or len(depths) == len(references) == 1:
-        items = [(float(depth), float(answer["score"])) for depth in depths]
-    else:
-        depths_of = _depths_by_name(places(make(answer)))
-        # what is judged is the answer without its thought
-        text, _ = answer_of(stored["pred"], cell.record, stored.get("answer_prefix", ""))
-        missing = judge.missing(text, references)
-        for reference in references:
-            name = reference.lower()
-            if name in depths_of:
-                items.append((float(np.mean(depths_of[name])), float(reference not in missing)))
-        items.sort()
-
+def _rows(cell: Cell, answers: pd.DataFrame) -> list[tuple[Any, ...]]:
+    """COLUMNS of each item of some answers of a cell, from the beginning of the context on."""
+    make, judge = remaker(cell), recorded_task(cell.record["result"]["task"])
+    scores = dict(zip(answers["index"], answers["score"], strict=True))
+    about = answers[_CELL].iloc[0].tolist()
     rows: list[tuple[Any, ...]] = []
-    about = [answer[name] for name in [*_CELL, "index"]]
-    for number, (depth, recalled) in enumerate(items):
-        rows.append((*about, number, depth, recalled))
+    for row in cell.rows:
+        if row["index"] not in scores:
+            continue
+        depths, references = row.get("depths", []), row["outputs"]
+
+        # A single needle has the score of its example, and so have gold documents: nobody knows
+        # which of them the answer is from. The depths on record are enough, and nothing is made
+        # again.
+        if judge.any_is_enough or len(depths) == len(references) == 1:
+            items = [(float(depth), float(scores[row["index"]])) for depth in depths]
+        else:
+            # what is judged is the answer without its thought
+            text, _ = answer_of(row["pred"], cell.record, row.get("answer_prefix", ""))
+            items = _items_of(make(row), references, judge.missing(text, references))
+
+        for number, (depth, recalled) in enumerate(items):
+            rows.append((*about, row["index"], number, depth, recalled))
     return rows
 
 
-def _depths_by_name(all_places: Iterable[Position]) -> dict[str, list[float]]:
-    """The depths of all copies of what could be asked for, by its name in lower case."""
+def _items_of(
+    example: Example, references: Sequence[str], missing: Sequence[str]
+) -> list[tuple[float, float]]:
+    """Depth and recall (0 or 1) of each reference that stands in the context, from its beginning
+    on; a word that stands in many places is at their mean."""
+    # by name in lower case: the depths of all copies of what could be asked for
     depths_of: dict[str, list[float]] = defaultdict(list)
-    for place in all_places:
+    for place in places(example):
         if place.role != "needle":
             continue
         # a counted word has no key: it is the last word of its entry
@@ -143,13 +134,18 @@ def _depths_by_name(all_places: Iterable[Position]) -> dict[str, list[float]]:
         # a chain asks for keys, other tasks for values; where both are one it stands there once
         for name in {key.lower(), value.lower()}:
             depths_of[name].append(place.depth)
-    return dict(depths_of)
+
+    items = []
+    for reference in references:
+        if depths := depths_of.get(reference.lower()):
+            items.append((float(np.mean(depths)), float(reference not in missing)))
+    return sorted(items)
 
 
 # --- parts of the context -------------------------------------------------------------------------
 
 
-def by_bin(recall: pd.DataFrame, bins: int = BINS, confidence: float = 0.95) -> pd.DataFrame:
+def by_bin(recall: pd.DataFrame, bins: int = BINS) -> pd.DataFrame:
     """Recall in percent by depth: a row per model, task, length and bin that holds an item, with
     depth_from, depth_to, score, low, high and n (items).
 
@@ -163,7 +159,7 @@ def by_bin(recall: pd.DataFrame, bins: int = BINS, confidence: float = 0.95) -> 
         # a model that loses an example loses all its items: they are no independent observations
         examples = items["index"].to_numpy(float)
         cell = WeightedCell(1.0, "", recalled, groups=examples)
-        mean = weighted_sum([cell], confidence).percent()
+        mean = weighted_sum([cell]).percent()
 
         begin = number * 100 / bins
         end = (number + 1) * 100 / bins

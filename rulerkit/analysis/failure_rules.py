@@ -15,7 +15,6 @@ OTHER_FORM = "right, in another form"
 
 _SHORTEST_COPY = 20  # characters: less may stand in a demonstration by chance
 _COPIED_WORDS = 8
-_FEWEST_WORDS = 4  # of an answer that is shorter than _COPIED_WORDS
 _BEGINNING = 200  # words
 _ROOM_FOR_A_WORD = 20  # characters: more than words of any text have on average
 
@@ -70,9 +69,8 @@ def _demonstration(answer: JudgedAnswer) -> str | None:
 
 def _beginning(answer: JudgedAnswer) -> str | None:
     words = _squeezed(answer.text).split()[:_COPIED_WORDS]
-    # where an answer may be a few words of the text, a few are no copy
-    quotes = answer.judge.any_is_enough
-    if len(words) < (_COPIED_WORDS if quotes else _FEWEST_WORDS):
+    # a few words of the text are no copy: an answer may quote them
+    if len(words) < _COPIED_WORDS:
         return None
 
     # the beginning of the input with its solved example, or that of its context
@@ -88,11 +86,8 @@ def _beginning(answer: JudgedAnswer) -> str | None:
 
 def _function_words(answer: JudgedAnswer) -> str | None:
     words = [word for word in answer.words if not word.isdigit()]
-    for word in words:
-        is_letter = len(word) == 1 and word.isalpha()
-        if word not in _FUNCTION_WORDS.split() and not is_letter:
-            return None
-    return " ".join(dict.fromkeys(words)) if words else None
+    is_other = not words or set(words) - set(_FUNCTION_WORDS.split())
+    return None if is_other else " ".join(dict.fromkeys(words))
 
 
 def _other_form(answer: JudgedAnswer) -> str | None:
@@ -154,7 +149,7 @@ _FIRST_RULES = (
     ),
     FailureRule(
         "function words",
-        "Nothing but function words (the, an, a) or letters of the alphabet.",
+        "Nothing but function words (the, an, a).",
         _function_words,
     ),
     FailureRule(

@@ -38,11 +38,9 @@ def examples_of(cell: Cell) -> Examples:
         raise _not_generated(cell, reason) from error
 
 
-def remaker(
-    cell: Cell, made: dict[str, Example] | None = None
-) -> Callable[[Mapping[str, Any]], Example]:
-    """A function from a row of a cell to the example that it answers, or to that of `made`, by
-    digest, where it was made already; raises UserError where its prompt comes out differently."""
+def remaker(cell: Cell) -> Callable[[Mapping[str, Any]], Example]:
+    """A function from a row of a cell to the example that it answers; raises UserError where its
+    prompt comes out differently."""
     # loading the tokenizer and the corpora takes seconds: once, and only if an example is needed
     examples = cache(partial(examples_of, cell))
 
@@ -52,14 +50,10 @@ def remaker(
                 f"{cell.path} has {cell.wanted} examples, and none with index {row['index']}: is "
                 "`index` the column of the results, or that of the table?"
             )
-        if made is not None and row.get("digest") in made:
-            return made[row["digest"]]
         example = examples()[row["index"]]
         if example.digest != row["digest"]:
             reason = f"the prompt of example {row['index']} comes out differently"
             raise _not_generated(cell, f"{reason}: a corpus or the tokenizer is another now")
-        if made is not None:
-            made[row["digest"]] = example
         return example
 
     return remake
@@ -75,8 +69,8 @@ def example_of(row: Any) -> Example:
     import pandas as pd
 
     names = [*CELL, "index", "digest"]
-    missing = [name for name in names if not hasattr(row, "keys") or name not in row]
-    if missing or is_table(row):
+    is_row = hasattr(row, "keys") and not is_table(row)
+    if not is_row or not set(names) <= set(row.keys()):
         raise UserError(
             "example_of takes a row of `rk.load`, such as table.iloc[0], with the columns "
             f"{listed(names, 9)}; seen: {shortened(row)}"

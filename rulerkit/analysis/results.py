@@ -1,26 +1,24 @@
 """The one table of results: a row per example, of all predictions below some folders, and its files
 for other programs.
 
-`load` makes the table, `answers_of` adds what the model wrote, `export` writes a file.
+`load` makes the table, `answers_of` adds what the model wrote, `data_of` gives what a file holds.
 """
 
 import json
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from rulerkit.analysis.failures import NoContext, label_answers, no_context_answers
 from rulerkit.common import escape
-from rulerkit.common.errors import UserError, check_known, remark
+from rulerkit.common.errors import UserError, remark
 from rulerkit.common.paths import install_command
 from rulerkit.common.progress import progress_bar
 from rulerkit.common.settings import JSON
 from rulerkit.generation.example import Example
 from rulerkit.scoring.scores import COLUMNS, as_scores, lacking_line, score
-from rulerkit.store.cells import Cell, DamagedCell, Report, readable
-from rulerkit.store.files import disk, write_whole
+from rulerkit.store.cells import Cell, DamagedCell, readable
 from rulerkit.store.places import CELL, as_cells, cells_of_rows
 
 FIRST = ["score", "prediction", "references", "model", "task", "length", "index"]
@@ -39,49 +37,43 @@ LABEL_COLUMNS = {
     "failure": "label of what went wrong, `complete` where nothing did; None where the example "
     "cannot be made again",
     "failure_detail": "what the label was given for",
-    "missed_depth": "percent of the context, 0 to 100: where the first needle missed stands",
 }
 """The columns that `load(..., labels=True)` adds; examples are generated again for them."""
 FORMATS = ("csv", "parquet", "jsonl")
 """The formats of tables for other programs: nothing is rounded, no lines stand below."""
-_NUMBERS = ("num_answer_tokens", "seconds", "missed_depth")
+_NUMBERS = ("num_answer_tokens", "seconds")
 _LISTS = ("references", "depths")
 
 
-def load(
-    *places: Any,
-    labels: bool = False,
-    max_failures: float | None = None,
-    report: Report = remark,
-) -> pd.DataFrame:
+def load(*places: Any, labels: bool = False, max_failures: float | None = None) -> pd.DataFrame:
     """All results below some places: a row per example, with the columns of `score`,
     ANSWER_COLUMNS, the settings of the tasks and, with `labels`, LABEL_COLUMNS.
 
     A place is an outputs folder with all outputs folders below it, a folder or file of predictions
     (ours, or those that a plug-in reads), `run`, `run/model` or the name of a model of one run in
     `outputs/predictions`, a list of these, or cells; without one it is `outputs`. Of copies of a
-    cell that with the most answers counts. What is damaged is left out and passed to `report`.
+    cell that with the most answers counts. What is damaged is left out, and a line says so.
     Raises UserError where a place holds no predictions, and where two places contradict each other.
     """
-    cells = as_cells(places or "outputs", "load", report)
-    scores = score(cells, report, max_failures)
+    cells = as_cells(places or "outputs", "load")
+    scores = score(cells, remark, max_failures)
     cells = readable(cells)
     if line := lacking_line(cells):
-        report(line)
-    return answers_of(scores, labels, cells, report)
+        remark(line)
+    return answers_of(scores, labels, cells)
 
 
 # --- answers and labels ---------------------------------------------------------------------------
 
 
 def answers_of(
-    scores: Any, labels: bool = False, cells: Iterable[Cell] | None = None, report: Report = remark
+    scores: Any, labels: bool = False, cells: Iterable[Cell] | None = None
 ) -> pd.DataFrame:
     """Rows of `score` or `load`, all or some, with ANSWER_COLUMNS and, with `labels`,
     LABEL_COLUMNS, read from their files; cells and places are scored first. Those of a damaged file
-    are left out and passed to `report`."""
-    scores = as_scores(scores, "answers_of", report)
-    cell_of = cells_of_rows(scores, "answers_of", cells, report)
+    are left out, and a line says so."""
+    scores = as_scores(scores, "answers_of", remark)
+    cell_of = cells_of_rows(scores, "answers_of", cells)
     names = list(ANSWER_COLUMNS)
     without_context: NoContext = {}
     if labels:
@@ -98,7 +90,7 @@ def answers_of(
         cell, positions = cell_of[key], positions_of[key]
         if key[2:] != of_cell:
             made, of_cell = {}, key[2:]
-        rows = _stored_rows(cell, set(index[positions]), report)
+        rows = _stored_rows(cell, set(index[positions]))
         if rows is None:
             continue
         failures: dict[int, Any] = {}
@@ -106,8 +98,8 @@ def answers_of(
             try:
                 failures = label_answers(cell, without_context, made)
             except UserError as error:
-                report(f"not labelled: {error}")
-        nothing = (None, None, None) if labels else ()
+                remark(f"not labelled: {error}")
+        nothing = (None, None) if labels else ()
         for position in positions:
             row = rows[index[position]]
             usage = row.get("usage") or {}
@@ -125,7 +117,7 @@ def answers_of(
     in_order = [values[position] for position in sorted(values)]
     # texts stay Python's own: pyarrow refuses half of a surrogate pair, which a model may write
     answers = pd.DataFrame(in_order, scores.index, names, dtype=object)
-    answers = answers.astype({name: float for name in _NUMBERS if name in names})
+    answers = answers.astype(dict.fromkeys(_NUMBERS, float))
     answers = pd.concat([answers, _settings(scores)], axis=1)
     # rows of `load` have the columns already: they are made anew
     others = scores.drop(columns=answers.columns, errors="ignore")
@@ -145,7 +137,7 @@ def _settings(scores: pd.DataFrame) -> pd.DataFrame:
     return of_rows.set_axis(scores.index).infer_objects()
 
 
-def _stored_rows(cell: Cell, wanted: set[int], report: Report) -> dict[int, JSON] | None:
+def _stored_rows(cell: Cell, wanted: set[int]) -> dict[int, JSON] | None:
     """The rows of a cell by index; None where it is damaged, or lacks some that are wanted."""
     try:
         rows = {row["index"]: row for row in cell.stream()}
@@ -154,33 +146,24 @@ def _stored_rows(cell: Cell, wanted: set[int], report: Report) -> dict[int, JSON
         problem = f"{cell.path} has lost answers since it was read: load it again"
     except DamagedCell as error:
         problem = str(error)
-    report(f"left out: {problem}")
+    remark(f"left out: {problem}")
     return None
 
 
 # --- files for other programs ---------------------------------------------------------------------
 
 
-def export(results: pd.DataFrame, path: Path, format: str = "") -> None:
-    """Write a table of results as parquet, csv or jsonl, by the ending of `path` unless `format`
-    says; as `data_text` makes it. Raises UserError where pyarrow is missing for parquet."""
-    format = format or path.suffix.removeprefix(".")
-    check_known("format", format, FORMATS)
-    try:
-        with disk(path, "choose another file"):
-            if format == "parquet":
-                results.to_parquet(path, index=False)
-            else:
-                write_whole(path, data_text(results, format))
-    except ImportError:
-        raise UserError(
-            f"parquet needs pyarrow: {install_command('parquet')}, or write csv or jsonl"
-        ) from None
-
-
-def data_text(results: pd.DataFrame, format: str) -> str:
-    """A table of results as csv or jsonl. In CSV lists are JSON, and texts that a spreadsheet could
-    take for a formula begin with a quote."""
+def data_of(results: pd.DataFrame, format: str) -> str | bytes:
+    """What a file of FORMATS with a table of results holds. In CSV lists are JSON, and texts that a
+    spreadsheet could take for a formula begin with a quote. Raises UserError where pyarrow is
+    missing for parquet."""
+    if format == "parquet":
+        try:
+            return results.to_parquet(index=False)
+        except ImportError:
+            raise UserError(
+                f"parquet needs pyarrow: {install_command('parquet')}, or write csv or jsonl"
+            ) from None
     if format == "csv":
         lists = {name: results[name].map(json.dumps) for name in _LISTS if name in results}
         return escape.csv_text(results.assign(**lists))
@@ -193,7 +176,5 @@ def data_text(results: pd.DataFrame, format: str) -> str:
             return [writable(item) for item in value]
         return value
 
-    texts: JSON = {}
-    for name in map(str, results.select_dtypes(["object", "str"])):
-        texts[name] = results[name].map(writable)
-    return str(results.assign(**texts).to_json(orient="records", lines=True, double_precision=10))
+    rows = results.map(writable)
+    return str(rows.to_json(orient="records", lines=True, double_precision=10))

@@ -229,8 +229,9 @@ def _write_data(
     """Print rows for other programs, of models, cells or examples, or write them to a file."""
     import pandas as pd
 
-    from rulerkit.analysis.results import data_text, export
+    from rulerkit.analysis.results import data_of
     from rulerkit.scoring.summary import suites_of
+    from rulerkit.store.files import write_whole
 
     if by == "example":
         rows = rk.answers_of(rk.score(cells), cells=cells)
@@ -238,13 +239,14 @@ def _write_data(
         summaries = [rk.summarize(tallies, suite=suite) for suite in suites_of(tallies)]
         tables = [summary.cells if by == "task" else summary.models for summary in summaries]
         rows = pd.concat(tables, ignore_index=True)
+    content = data_of(rows, kind)
     if output:
-        export(rows, output, kind)
+        write_whole(output, content)
         echo(f"{counted(len(rows), 'row')}, {len(rows.columns)} columns: {output}")
-    elif kind == "parquet":
+    elif isinstance(content, bytes):
         raise UserError("--format parquet needs a file: -o results.parquet")
     else:
-        echo(data_text(rows, kind), nl=False)
+        echo(content, nl=False)
 
 
 @app.command("browse", rich_help_panel=EVERY_DAY)

@@ -162,9 +162,6 @@ class Task(ABC):
     """A regular expression for the question; the last match is what a prompt asks. Without it no
     reference reader answers the family."""
 
-    baseline: ClassVar[tuple[str, Any] | None] = None
-    """The setting, and its value, of the variant without what may mislead a model or help it."""
-
     name: str
     protocol: Protocol = "clean"
     """It belongs to the study, not to the task's settings."""

@@ -99,7 +99,6 @@ class CommonWords(WordCount):
     new_tokens = (120, 10)
     question_form = r"\nQuestion: What are the (\w+) most common words in the above list\?"
     entry = re.compile(r"\d+\. (?P<item>.+?)(?= \d+\. |$)")
-    baseline = ("demonstration", False)
 
     freq_cw: Positive = 30
     freq_ucw: Positive = 3

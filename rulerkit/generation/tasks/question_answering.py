@@ -107,7 +107,6 @@ class QuestionAnswering(Task):
     category = "qa"
     match = "part"
     corpora = (("qa", "dataset"),)
-    baseline = ("context", "none")
     nothing = "not found"
     short_name = "qa"
     new_tokens = (32, 1)
