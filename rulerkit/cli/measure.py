@@ -140,9 +140,8 @@ def check(
 
     failed = 0
     for name, findings in checks.check(study, ask).items():
-        lines = checks.summary_lines(findings)
-        echo("\n  ".join([f"{name}: {subject}", *lines]))
-        failed += sum(line.startswith(checks.FAIL) for line in lines)
+        echo("\n  ".join([f"{name}: {subject}", *checks.summary_lines(findings)]))
+        failed += len({finding.name for finding in findings})
     if failed:
         echo(f"\n{failed} of these would make scores wrong; fix them first", err=True)
         raise typer.Exit(ExitStatus.FAILED)
