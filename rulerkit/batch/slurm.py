@@ -92,7 +92,8 @@ def submit(groups: Iterable[list[Job]], site: Site) -> Iterator[tuple[Job, str, 
     for jobs in groups:
         job = jobs[0]
         there = in_queue.get(name_of(job))
-        after = [numbers[name] for each in jobs for name in each.after if name in numbers]
+        before = [other.name for each in jobs for other in each.after]
+        after = [numbers[name] for name in dict.fromkeys(before) if name in numbers]
         # Two submissions of one name never run at once; notebooks wait for their models.
         dependency = "singleton"
         if after:

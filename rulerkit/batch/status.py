@@ -28,7 +28,7 @@ def statuses(jobs: Iterable[Job]) -> list[Status]:
         # Whether a process does it, or will; a notebook waits for the models that still answer.
         owner = holder(job.lock)
         queued = in_queue.get(slurm.name_of(job))
-        waits_for = [name for name in job.after if name in answering]
+        waits_for = [model.name for model in job.models if model.name in answering]
         record = read_record(job.record)
         _, state, message, needs = status
         last = record.get("state")
@@ -122,7 +122,7 @@ def details(status: Status) -> str:
     parts.append(message)
 
     not_run = []
-    for key in job.not_run(job.name):
+    for key in job.not_run():
         length, _, task = key.partition(" ")
         not_run.append(" at ".join(filter(None, [task, length_name(int(length))])))
     if not_run:
