@@ -120,10 +120,10 @@ def _perform(job: Job, stop: Event) -> Status:
         return Status(job, "interrupted")
 
     ended = _status_of_ended(job, exit_status)
-    fields: JSON = {"state": ended.state, "error": ended.message or None, "ended": time.time()}
+    fields: JSON = {"state": ended.state, "error": ended.message or None}
     if job.model and exit_status == 0:
         # `evaluate` has compared the weights themselves.
-        fields["answered_by"] = version
+        fields |= {"answered_by": version, "made_from": job.made_from()}
     update_record(job.record, **fields)
     return ended
 

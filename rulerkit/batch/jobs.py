@@ -112,9 +112,10 @@ class Job:
         return [self] if self.model else [job for job in self.after if job.model]
 
     def made_from(self) -> str:
-        """A digest of what its notebook is made from: source, parameters, and size and time of the
-        answers that it reads."""
+        """A digest by which a job that is done knows that nothing has changed since: the notebook
+        and its parameters, or how much a model is asked, and size and time of the answers."""
         content = self.notebook.read_bytes() if self.notebook else b""
+        numbers = [study.num_examples for study in self.studies]
         read = [cell.path for study in self.studies for cell in study.cells()]
         if self.is_page:
             read += [job.record for job in self.after]
@@ -123,17 +124,17 @@ class Job:
             with suppress(OSError):
                 status = path.stat()
                 stamps.append([path.name, status.st_mtime_ns, status.st_size])
-        return digest([digest(content), self.given, stamps])
+        return digest([digest(content), self.given, numbers, stamps])
 
     def not_run(self) -> dict[str, str]:
         """What was left out when the model ran last, with the reasons: a length that it could not
         be given (`2048`), a task that did not fit into a length (`300 vt`)."""
         return dict(read_record(self.record).get("not_run", {}))
 
-    def needs(self) -> list[Need]:
+    def needs(self, read: bool = True) -> list[Need]:
         """Every cell that it is to answer or to read and that can be asked, as it is now: each cell
-        is read."""
-        return needs_of(self.studies, {job.name: job.not_run() for job in self.models})
+        is read. Without `read` all of them count as answered."""
+        return needs_of(self.studies, {job.name: job.not_run() for job in self.models}, read)
 
     def changed(self) -> str:
         """Which of its models has other settings or files than when it gave its answers; "" for
@@ -154,18 +155,21 @@ class Job:
     def status(self) -> "Status":
         """What its files say, whether or not a process is at it: `done`, `missing`, `incomplete` or
         `outdated`, and what has changed."""
+        record = read_record(self.record)
+        is_done = record.get("state") == "done"
+        is_current = is_done and record.get("made_from") == self.made_from()
         if self.model:
-            needs = tuple(self.needs())
+            # Answers that are as they were when all were there need not be read.
+            needs = tuple(self.needs(read=not is_current))
             if any(need.tokens_left for need in needs):
                 has_some = any(need.have for need in needs)
                 return Status(self, "incomplete" if has_some else "missing", "", needs)
             reason = self.changed()
             return Status(self, "outdated" if reason else "done", reason, needs)
 
-        record = read_record(self.record)
-        if record.get("state") != "done" or not self.output.exists():
+        if not is_done or not self.output.exists():
             return Status(self, "missing")
-        if record.get("made_from") != self.made_from():
+        if not is_current:
             reason = "the notebook, its parameters or its answers have changed since"
             return Status(self, "outdated", reason)
         return Status(self, "done", str(self.output))
@@ -190,10 +194,12 @@ class Status(NamedTuple):
 
 
 def needs_of(
-    studies: Iterable[Study], not_run: Mapping[str, Collection[str]] | None = None
+    studies: Iterable[Study],
+    not_run: Mapping[str, Collection[str]] | None = None,
+    read: bool = True,
 ) -> list[Need]:
     """The cells that studies ask for, each read once, with the largest number of examples; by model
-    without those that are `not_run` (see `Job.not_run`)."""
+    without those that are `not_run` (see `Job.not_run`). Without `read` all count as answered."""
     left_out = not_run or {}
 
     def lengths(model: str) -> list[int]:
@@ -213,7 +219,7 @@ def needs_of(
 
     needs = []
     for cell, count in asked.values():
-        have, problem = answered(cell.path, count)
+        have, problem = answered(cell.path, count) if read else (count, "")
         place = cell.model, cell.path, cell.task.name, cell.length
         needs.append(Need(*place, count, have, problem))
     return needs

@@ -40,13 +40,7 @@ def script_text(jobs: list[Job], site: Site) -> str:
     gpus, nodes = max(job.resources for job in jobs)
     hours = [job.model.get("hours", site.hours) for job in jobs if job.model]
     script = script_of(jobs[0])
-    environment = Environment(
-        trim_blocks=True,
-        keep_trailing_newline=True,
-        variable_start_string="[[",
-        variable_end_string="]]",
-        autoescape=False,
-    )
+    environment = Environment(trim_blocks=True, keep_trailing_newline=True, autoescape=False)
     environment.filters["quote"] = shlex.quote
     return environment.from_string(package_text("job.sh")).render(
         name=name_of(jobs[0]),

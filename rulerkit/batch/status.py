@@ -109,9 +109,6 @@ def details(status: Status) -> str:
     parts = [f"{complete}/{len(needs)} cells, {have:,}/{wanted:,} examples"]
     if left:
         parts.append(f"{left:,} tokens left")
-        gpus, _ = job.resources
-        if gpus:
-            parts.append(counted(gpus, "GPU"))
     if state == "running":
         # At the pace since the job began.
         record = read_record(job.record)
