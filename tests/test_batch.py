@@ -331,6 +331,14 @@ def test_a_task_that_does_not_fit_a_length_leaves_the_other_cells(project):
     found = statuses(plan(project, content).jobs)
     assert [one.state for one in found] == ["done", "done"]
     assert "3/3 cells, 3/3 examples; not run: vt at 300" in report(found)[0]
+    # Answers of the same time and size are not read again.
+    rows = project / "outputs/predictions/main/perfect/vt/1024.jsonl"
+    before = rows.stat()
+    rows.write_bytes(bytes(before.st_size))
+    os.utime(rows, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert statuses(plan(project, content).jobs)[0].state == "done"
+    rows.touch()
+    assert statuses(plan(project, content).jobs)[0].state == "incomplete"
 
 
 @pytest.mark.slow

@@ -132,11 +132,6 @@ def template_not_counted(whole):
     return with_blocks(whole, [before, *rest, after, prefix], made)
 
 
-def underfilled(whole):
-    half = generate(whole.task, LENGTH // 2, 1, 42, whole.model.prompt_format)[0]
-    return whole._replace(example=replace(half, length=LENGTH))
-
-
 def changed_ids(change):
     return lambda whole: with_ids(whole, np.concatenate(change(whole.example.ids)))
 
@@ -149,7 +144,6 @@ FAULTS = [
         lambda whole: with_blocks(whole, [b for b in whole.example.blocks if b.role != "needle"]),
     ),
     ("budget", template_not_counted),
-    ("budget", underfilled),
 ]
 
 

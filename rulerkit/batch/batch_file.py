@@ -6,6 +6,7 @@ entry of `notebooks` or `together` is a name, or a mapping with models and param
 `{notebook: 03_distractors, models: [...], parameters: {...}}`.
 """
 
+import json
 import os
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rulerkit.batch.jobs import Job, one_line
+from rulerkit.batch.jobs import Job
 from rulerkit.common.errors import UserError, unknown
 from rulerkit.common.model_files import read_spec
 from rulerkit.common.paths import project_file, project_files, resolve
@@ -83,7 +84,7 @@ def read_batch(path: Path, settings: Mapping[str, Any] | None = None) -> Batch:
         uses |= dict.fromkeys(notebook_parameters(file))
     check_used(fixed, fixed | {"num_examples": "adaptive"}, uses, "this batch")
 
-    given = ["-y", one_line(settings)] if settings else []
+    given = ["-y", json.dumps(settings, ensure_ascii=False)] if settings else []
     again = shlex.join(["rulerkit", "batch", str(path.absolute()), *given])
     jobs = _joined(_model_jobs(path, folder, notebooks.values()), notebooks.values())
     return Batch(path, whole, [replace(job, batch=again) for job in jobs])

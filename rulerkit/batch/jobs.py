@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
-
 from rulerkit.common.errors import listed
 from rulerkit.common.hidden import hide
 from rulerkit.common.json_text import digest
@@ -104,7 +102,7 @@ class Job:
         """The parameters of the notebook's execution, as `-y` takes them. It shows what its models
         have answered before, and needs no key."""
         own: JSON = {} if self.is_page else {"ask": False}
-        return one_line(hide(self.parameters) | own)
+        return json.dumps(hide(self.parameters) | own, ensure_ascii=False)
 
     @property
     def models(self) -> list["Job"]:
@@ -248,9 +246,3 @@ def read_record(path: Path) -> dict[str, Any]:
 def update_record(path: Path, **fields: Any) -> None:
     """Set fields of a record, which is replaced as a whole."""
     write_whole(path, json.dumps(read_record(path) | fields, indent=2) + "\n")
-
-
-def one_line(values: Mapping[str, Any]) -> str:
-    """Parameters as `-y` takes them."""
-    text: str = yaml.safe_dump(dict(values), default_flow_style=True, width=10**6, sort_keys=False)
-    return text.strip()

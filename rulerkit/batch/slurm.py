@@ -107,8 +107,6 @@ def submit(groups: Iterable[list[Job]], site: Site) -> Iterator[tuple[Job, str, 
 def queue() -> dict[str, tuple[str, str]]:
     """Number and state, such as PENDING or RUNNING, of this user's jobs in the queue, by name; {}
     where there is no Slurm, or it does not answer."""
-    if not shutil.which("squeue"):
-        return {}
     entries: dict[str, tuple[str, str]] = {}
     with suppress(UserError):
         said = _slurm("squeue", "--noheader", "--all", "--me", "--format=%A|%T|%j")
