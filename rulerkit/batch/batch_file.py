@@ -159,14 +159,8 @@ def _notebook_jobs(
         given["all"] = used, used
 
     for subject, (parameters, read) in given.items():
-        yield Job(
-            notebook.stem if subject == "all" else f"{subject}-{notebook.stem}",
-            f"{subject} {notebook.stem}",
-            folder / subject / f"{notebook.stem}.json",
-            tuple(studies_of(notebook, read)),
-            notebook=notebook,
-            parameters=parameters,
-        )
+        studies = tuple(studies_of(notebook, read))
+        yield Job(folder, subject, notebook.stem, studies, notebook=notebook, parameters=parameters)
 
 
 def studies_of(notebook: Path, parameters: Mapping[str, Any]) -> list[Study]:
@@ -230,8 +224,7 @@ def _model_jobs(path: Path, folder: Path, notebooks: Iterable[Job]) -> dict[str,
                 "process has: describe it in params/models, a function by `entry: "
                 "package.module:load`"
             )
-        record = folder / name / "predictions.json"
-        job = jobs.get(name) or Job(name, f"{name} predictions", record, (), model=model)
+        job = jobs.get(name) or Job(folder, name, "predictions", (), model=model)
         # Their predictions would lie in one folder, and one model would be taken for the other.
         other = job.model or {}
         keys = [key for key in model | other if model.get(key) != other.get(key)]
@@ -249,16 +242,14 @@ def _joined(models: Mapping[str, Job], notebooks: Iterable[Job]) -> list[Job]:
     how far the others are."""
     jobs = [*models.values()]
     for job in sorted(notebooks, key=lambda job: job.is_page):
-        subject = job.record.parent.name
-        asked = dict.fromkeys(name_of(model) for study in job.studies for model in study.models)
-        if subject in models and {subject}.issuperset(asked):
-            # It is about one model, whose answers it follows.
-            job = replace(job, name=subject, after=(models[subject],))
-        elif asked:
-            job = replace(job, after=tuple(models[name] for name in asked))
+        asked = [name_of(model) for study in job.studies for model in study.models]
+        if not asked and job.subject in models:
+            asked = [job.subject]
+        if asked:
+            after = tuple(models[name] for name in dict.fromkeys(asked))
+            jobs.append(replace(job, after=after))
         else:
             # It asks nobody, and may show whatever the others have asked and drawn.
             studies = tuple(study for model in models.values() for study in model.studies)
-            job = replace(job, studies=studies, after=tuple(jobs))
-        jobs.append(job)
+            jobs.append(replace(job, studies=studies, after=tuple(jobs)))
     return jobs

@@ -52,11 +52,12 @@ class Need(NamedTuple):
 class Job:
     """What one process does: a model answers, or a notebook is executed on stored answers."""
 
-    name: str
-    """The model's, also of the notebooks about it; of any other notebook its own. A scheduler does
-    jobs of one name together."""
-    title: str
-    record: Path
+    folder: Path
+    """That of the batch's run, in outputs/notebooks."""
+    subject: str
+    """The model that it is about, else `all`."""
+    step: str
+    """`predictions`, or the name of the notebook."""
     studies: tuple[Study, ...]
     """What the model is asked, or the notebook reads."""
     batch: str = ""
@@ -67,6 +68,22 @@ class Job:
     """Those of the notebook."""
     after: tuple["Job", ...] = ()
     """Those whose answers the notebook reads, or whose outcome it shows."""
+
+    @property
+    def title(self) -> str:
+        return f"{self.subject} {self.step}"
+
+    @property
+    def name(self) -> str:
+        """The model's, also of notebooks about it alone; of any other notebook its own. A scheduler
+        does jobs of one name together."""
+        if [job.subject for job in self.models] == [self.subject]:
+            return self.subject
+        return self.step if self.subject == "all" else f"{self.subject}-{self.step}"
+
+    @property
+    def record(self) -> Path:
+        return self.folder / self.subject / f"{self.step}.json"
 
     @property
     def command(self) -> str:

@@ -64,7 +64,7 @@ def name_of(job: Job) -> str:
     """What Slurm calls a job: the same for the same files, so that `singleton` keeps two of them
     apart."""
     end = digest(str(script_of(job)))[:6]
-    name = f"rulerkit-{job.record.parents[1].name}-{job.name}-{end}"
+    name = f"rulerkit-{job.folder.name}-{job.name}-{end}"
     return re.sub(r"[^\w.-]", "_", name, flags=re.ASCII)
 
 

@@ -80,18 +80,18 @@ def report(statuses: list[Status]) -> list[str]:
 
 
 def describe(status: Status) -> list[str]:
-    """A line about a job; of one that was not done its logs and the command that helps. A notebook
-    that read incomplete answers needs those first."""
+    """A line about a job; of one that was begun and is not done its logs and the command that does
+    it again."""
     job, state = status.job, status.state
     lines = [f"{state:12} {job.title:40} {details(status)}".rstrip()]
-    logs = []
-    if state in ("failed", "interrupted") or (state == "missing" and job.model):
-        # Its own, and what the scheduler's job has said.
-        places = (job.log, slurm.script_of(job).with_suffix(".out"))
-        logs = [f"    log: {log}" for log in places if log.exists()]
-    stopped = state in ("failed", "interrupted", "outdated")
-    if logs or stopped or (state == "incomplete" and job.model):
-        lines += [*logs, f"    again: {job.command}"]
+    if state in ("done", "running", "waiting", "locked"):
+        return lines
+    # Its own, and what the scheduler's job has said.
+    for log in (job.log, slurm.script_of(job).with_suffix(".out")):
+        if log.exists():
+            lines.append(f"    log: {log}")
+    if len(lines) > 1 or state != "missing":
+        lines.append(f"    again: {job.command}")
     return lines
 
 
