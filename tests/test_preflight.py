@@ -7,13 +7,12 @@ import numpy as np
 import pytest
 
 import rulerkit as rk
-from rulerkit.batch.checks import Case, check, check_answers, check_case, check_model
+from rulerkit.batch.checks import Case, check, check_case, check_model
 from rulerkit.evaluation.study import study
 from rulerkit.generation.example import Piece
 from rulerkit.generation.generate import generate
 from rulerkit.generation.prompt_format import PromptFormat
 from rulerkit.generation.tasks import read_answer, task
-from rulerkit.inference.model import Answer, Model
 from tests.test_prompt_format import LLAMA3_LIKE
 from tests.tiny_llama import save_tokenizer
 
@@ -105,7 +104,6 @@ def test_popular_templates_pass(folder, name, prefix_in):
     model = asked_of(folder(name), prefix_in=prefix_in)
     tasks = [task(name).with_corpora("builtin") for name in ("niah_multivalue", "vt", "qa_2")]
     assert fails(check_model(model, tasks, [LENGTH])) == set()
-    assert fails(check_answers(model, LENGTH)) == set()
 
 
 def with_ids(whole, ids, example=None):
@@ -175,52 +173,6 @@ def test_a_chat_model_without_a_template_is_a_finding(folder):
     place = folder("qwen2.5")
     (place / "tokenizer_config.json").write_text("{}")
     spec = {"path": str(place), "name": "m", "aligned": "chat"}
-    found = check(study({"models": [spec], "lengths": [LENGTH]}), ask=False)["m"]
+    found = check(study({"models": [spec], "lengths": [LENGTH]}))["m"]
     assert [finding.name for finding in found] == ["model"]
     assert "no chat template" in found[0].seen
-
-
-class Server(Model):
-    """An engine that does something to what it is sent."""
-
-    def __init__(self, tokenizer, change):
-        super().__init__({"name": "server", "engine": "function", "tokenizer": str(tokenizer)})
-        self.change = change
-
-    def identity(self):
-        return {"engine": "server"}
-
-    def answer(self, examples):
-        tokenizer = self.prompt_format.tokenizer
-        for example in examples:
-            ids = self.change(example.ids)
-            text = read_answer(tokenizer.decode(ids)) or "nothing"
-            yield example, Answer(text, "stop", tokenizer.count(text))
-
-
-@pytest.mark.parametrize(
-    ("change", "names", "says"),
-    [
-        (np.copy, set(), ""),
-        (lambda ids: ids[len(ids) // 2 :], {"both ends"}, "look for truncation"),
-    ],
-)
-def test_what_a_server_does_to_a_prompt(folder, change, names, says):
-    found = list(check_answers(Server(folder("llama-3.1"), change), LENGTH))
-    assert fails(found) == names
-    assert says in "".join(finding.fix for finding in found)
-
-
-def test_functions_that_echo_truncate_or_say_nothing():
-    def cut(prompts):
-        return answers([prompt[len(prompt) // 2 :] for prompt in prompts])
-
-    def echoes(prompts):
-        return [prompt + " 1234567" for prompt in prompts]
-
-    def says_nothing(prompts):
-        return [" "] * len(prompts)
-
-    kinds = ((None, set()), (cut, {"both ends"}), (echoes, {"asked"}), (says_nothing, {"answer"}))
-    for function, names in kinds:
-        assert fails(check_answers(asked_of("builtin", function), LENGTH)) == names

@@ -1,7 +1,7 @@
 """Faults that would make scores wrong, detected before a GPU is used.
 
-`check` looks at a model's prompts, one function per fault; where that is cheap it also sends the
-model two short examples.
+`check` looks at a model's prompts, one function per fault. What a server does to them is seen by
+its engine, at each answer.
 """
 
 import re
@@ -18,11 +18,9 @@ from rulerkit.evaluation.study import Study
 from rulerkit.generation.example import Example
 from rulerkit.generation.generate import generate
 from rulerkit.generation.prompt_format import ends_thought
-from rulerkit.generation.tasks import Task, task
+from rulerkit.generation.tasks import Task
 from rulerkit.generation.tokenizers import load_tokenizer
-from rulerkit.inference.model import Failure, Model, load_model
-
-_CHEAP = ("reader", "function", "openai")  # engines that answer without loading anything
+from rulerkit.inference.model import Model, load_model
 
 
 class Finding(NamedTuple):
@@ -42,21 +40,15 @@ class Case(NamedTuple):
     example: Example
 
 
-def check(study: Study, ask: bool | None = None) -> dict[str, list[Finding]]:
+def check(study: Study) -> dict[str, list[Finding]]:
     """Findings by model: every check of every task at the shortest and the longest length. An error
-    of a model's files is one of them.
-
-    With `ask` two short examples are sent to each model, by default only where that is cheap.
-    """
+    of a model's files is one of them."""
     findings_of = {}
     for described in study.models:
         with closing(load_model(described)) as model:
             found = findings_of[model.name] = list[Finding]()
-            is_asked = model.engine in _CHEAP if ask is None else ask
-            first = study.lengths[0]
             try:
                 found.extend(check_model(model, study.tasks, study.lengths, study.seed))
-                found.extend(check_answers(model, first, study.seed) if is_asked else ())
             except UserError as error:
                 found.append(Finding("model", str(error)))
     return findings_of
@@ -99,9 +91,6 @@ def check_case(case: Case) -> list[Finding]:
     where = f"{example.task} at {example.length}, example {example.index}"
     found = [look(case) for look in (tokenizer, template, thinking, bos, needles, budget, room)]
     return [finding._replace(where=where) for finding in found if finding]
-
-
-# --- prompts --------------------------------------------------------------------------------------
 
 
 def tokenizer(case: Case) -> Finding | None:
@@ -216,39 +205,3 @@ def room(case: Case) -> Finding | None:
 
 def _short(text: str) -> str:
     return repr(text if len(text) <= 40 else f"{text[:26]} ... {text[-9:]}")
-
-
-# --- what the model answers -----------------------------------------------------------------------
-
-
-def check_answers(model: Model, length: int, seed: int = 42) -> Iterator[Finding]:
-    """Two short examples sent to the model: it answers the whole prompt, and nothing else.
-
-    The needle of one stands at the beginning, that of the other at the end, so a prompt cut at its
-    front is seen even where a server does not say how many tokens it read.
-    """
-    if model.too_long(length) or length > (model.claimed_length or length):
-        return
-
-    right = []
-    for depth in (0, 100):
-        asked = task({"base": "niah_single_1", "depth": depth})
-        (example,) = generate(asked, length, 1, seed, model.prompt_format)
-        try:
-            ((_, answer),) = model.answer([example])
-        except UserError as error:
-            answer = Failure(str(error))
-        if isinstance(answer, Failure):
-            yield Finding("asked", answer.reason)
-            return
-
-        # An empty answer is most often a stop token that is part of the template.
-        if not answer.text.strip() and model.engine != "reader":
-            seen = f"the answer is empty ({answer.finish_reason}, {answer.num_tokens} tokens)"
-            yield Finding("answer", seen, "check stop strings, refusals and the template")
-        right.append(all(reference in answer.text for reference in example.references))
-
-    # A server that cuts the front of a prompt loses the first needle.
-    if right == [False, True]:
-        seen = "the needle at 100 % is found, that at 0 % is not"
-        yield Finding("both ends", seen, "the prompt seems to lose its front: look for truncation")

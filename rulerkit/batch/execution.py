@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from threading import Event
 
-from rulerkit.batch.jobs import Job, Status, read_record, update_record, version_of
+from rulerkit.batch.jobs import Job, Status, update_record, version_of
 from rulerkit.common.errors import Elsewhere, UserError
 from rulerkit.common.paths import missing_extra
 from rulerkit.common.plugins import load_plugins
@@ -113,7 +113,7 @@ def _perform(job: Job, stop: Event) -> Status:
             job.output.unlink(missing_ok=True)
         about["made_from"] = job.made_from()
     else:
-        about |= {"not_run": {}, "left": sum(need.tokens_left for need in needs)}
+        about |= {"not_run": [], "left": sum(need.tokens_left for need in needs)}
     update_record(job.record, **about)
     exit_status = _run(job, stop)
     if stop.is_set():
@@ -215,10 +215,12 @@ def main(file: Path) -> None:
     what went wrong."""
     record, plugins, pickled = pickle.loads(file.read_bytes())
     errors = list[UserError]()
+    left_out = list[tuple[int, str]]()
 
-    def not_run(_: str, length: int, reason: str, task: str) -> None:
-        before = read_record(record).get("not_run", {})
-        update_record(record, not_run=before | {f"{length} {task}".strip(): reason})
+    def not_run(_model: str, length: int, _reason: str, task: str) -> None:
+        if (length, task) not in left_out:
+            left_out.append((length, task))
+            update_record(record, not_run=left_out)
 
     load_plugins(plugins)
     with Session() as session:

@@ -141,10 +141,10 @@ class Job:
                 stamps.append([path.name, status.st_mtime_ns, status.st_size])
         return digest([digest(content), self.given, numbers, stamps])
 
-    def not_run(self) -> dict[str, str]:
-        """What was left out when the model ran last, with the reasons: a length that it could not
-        be given (`2048`), a task that did not fit into a length (`300 vt`)."""
-        return dict(read_record(self.record).get("not_run", {}))
+    def not_run(self) -> list[tuple[int, str]]:
+        """What was left out when the model ran last: a length that it could not be given, `(2048,
+        "")`, or a task that did not fit into a length, `(300, "vt")`."""
+        return [(length, task) for length, task in read_record(self.record).get("not_run", [])]
 
     def needs(self, read: bool = True) -> list[Need]:
         """Every cell that it is to answer or to read and that can be asked, as it is now: each cell
@@ -210,7 +210,7 @@ class Status(NamedTuple):
 
 def needs_of(
     studies: Iterable[Study],
-    not_run: Mapping[str, Collection[str]] | None = None,
+    not_run: Mapping[str, Collection[tuple[int, str]]] | None = None,
     read: bool = True,
 ) -> list[Need]:
     """The cells that studies ask for, each read once, with the largest number of examples; by model
@@ -218,7 +218,7 @@ def needs_of(
     left_out = not_run or {}
 
     def lengths(model: str) -> list[int]:
-        return [int(key) for key in left_out.get(model, ()) if key.isdigit()]
+        return [length for length, task in left_out.get(model, ()) if not task]
 
     asked: dict[Path, tuple[StudyCell, int]] = {}
     for study in studies:
@@ -226,7 +226,7 @@ def needs_of(
         counts = wanted(study, lengths) if study.adaptive else {}
         for cell in study.cells():
             skipped = left_out.get(cell.model, ())
-            if f"{cell.length}" in skipped or f"{cell.length} {cell.task.name}" in skipped:
+            if (cell.length, "") in skipped or (cell.length, cell.task.name) in skipped:
                 continue
             count = counts.get(cell.path, study.num_examples)
             _, before = asked.get(cell.path, (cell, 0))

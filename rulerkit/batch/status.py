@@ -119,9 +119,8 @@ def details(status: Status) -> str:
     parts.append(message)
 
     not_run = []
-    for key in job.not_run():
-        length, _, task = key.partition(" ")
-        not_run.append(" at ".join(filter(None, [task, length_name(int(length))])))
+    for length, task in job.not_run():
+        not_run.append(f"{task} at {length_name(length)}" if task else length_name(length))
     if not_run:
         parts.append(f"not run: {', '.join(not_run)}")
     problems = [need.problem for need in needs if need.problem]
