@@ -20,7 +20,6 @@ from rulerkit.common.paths import resolve
 from rulerkit.common.settings import JSON, UNNAMED_KEYS, Spec
 from rulerkit.evaluation.rounds import wanted
 from rulerkit.evaluation.study import Study, StudyCell
-from rulerkit.inference.model import gpus_and_nodes
 from rulerkit.store.cells import answered
 from rulerkit.store.files import write_whole
 
@@ -108,11 +107,6 @@ class Job:
     def is_page(self) -> bool:
         """Whether its notebook shows how far its batch is: it runs whatever the others did."""
         return "batch" in self.parameters
-
-    @property
-    def resources(self) -> tuple[int, int]:
-        """GPUs on each node, and nodes."""
-        return gpus_and_nodes(self.model) if self.model else (0, 1)
 
     @property
     def given(self) -> str:

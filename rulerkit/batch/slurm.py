@@ -20,7 +20,8 @@ from rulerkit.batch.jobs import Job
 from rulerkit.common.errors import UserError
 from rulerkit.common.json_text import digest
 from rulerkit.common.paths import home, package_text
-from rulerkit.common.settings import Site
+from rulerkit.common.settings import JSON, Site
+from rulerkit.inference.model import gpus_and_nodes
 from rulerkit.store.files import write_whole
 
 
@@ -37,8 +38,9 @@ def script_text(jobs: list[Job], site: Site) -> str:
     """The batch script of a group of jobs."""
     from jinja2 import Environment
 
-    gpus, nodes = max(job.resources for job in jobs)
-    hours = [job.model.get("hours", site.hours) for job in jobs if job.model]
+    # One of them is its model's, where that has not answered everything yet.
+    model: JSON = next((job.model for job in jobs if job.model), {})
+    gpus, nodes = gpus_and_nodes(model) if model else (0, 1)
     script = script_of(jobs[0])
     environment = Environment(trim_blocks=True, keep_trailing_newline=True, autoescape=False)
     environment.filters["quote"] = shlex.quote
@@ -49,7 +51,7 @@ def script_text(jobs: list[Job], site: Site) -> str:
         command=jobs[0].command.removeprefix("rulerkit "),
         gpus=gpus,
         nodes=nodes,
-        hours=max(hours, default=site.hours),
+        hours=model.get("hours", site.hours),
         site=site,
         home=home(),
     )

@@ -16,10 +16,10 @@ OPEN = ("outdated", "missing", "waiting", "running")
 
 
 def statuses(jobs: Iterable[Job]) -> list[Status]:
-    """Every job, those of models first, from their files now; each cell is read once."""
+    """Every job, those of models first, from their files now; each cell is read at most once."""
     in_queue = slurm.queue()
     found, answering = list[Status](), set[str]()
-    for job in sorted(jobs, key=lambda job: job.model is None):
+    for job in jobs:
         status = job.status()
         if status.state == "done":
             found.append(status)
