@@ -66,17 +66,18 @@ def read_batch(path: Path, settings: Mapping[str, Any] | None = None) -> Batch:
     folder = whole.outputs / "notebooks" / whole.run
     shown = {"batch": str(path.absolute()), "settings": settings}
     notebooks: dict[Path, Job] = {}
-    for entries, once in ((keys.notebooks, False), (keys.together, True)):
-        for entry in entries:
-            own_keys = _entry(path, entry)
-            values = parameters | own_keys.parameters | fixed
-            for job in _notebook_jobs(own_keys, once, values, shown, named, folder):
-                if job.record in notebooks:
-                    raise UserError(
-                        f"{path} runs {job.title} twice: two runs cannot write one notebook; "
-                        "remove one of them"
-                    )
-                notebooks[job.record] = job
+    entries = [(entry, False) for entry in keys.notebooks]
+    entries += [(entry, True) for entry in keys.together]
+    for entry, once in entries:
+        own_keys = _entry(path, entry)
+        values = parameters | own_keys.parameters | fixed
+        for job in _notebook_jobs(own_keys, once, values, shown, named, folder):
+            if job.record in notebooks:
+                raise UserError(
+                    f"{path} runs {job.title} twice: two runs cannot write one notebook; remove "
+                    "one of them"
+                )
+            notebooks[job.record] = job
 
     # A parameter of the command line that no notebook takes would have no effect.
     uses = dict.fromkeys(Parameters.model_fields)
