@@ -62,11 +62,10 @@ def make_project(root: Path, num_models: int, num_examples: int) -> None:
     # As after the batch has ended.
     os.environ["RULERKIT_HOME"] = str(root)
     for job in read_batch(file).jobs:
-        record = {"state": "done", "answers": job.answers()}
+        record = {"state": "done", "made_from": job.made_from()}
         if job.model:
-            record |= {"model": job.model, "answered_by": version_of(job.model)}
+            record["answered_by"] = version_of(job.model)
         else:
-            record["source"] = job.source()
             job.output.parent.mkdir(parents=True, exist_ok=True)
             job.output.touch()
         update_record(job.record, **record)

@@ -77,7 +77,7 @@ def test_runs_know_their_parameters(project):
     }
     jobs = plan(project, content, seed=2, run="r").jobs
     runs = [job for job in jobs if job.notebook]
-    first, second, third, over_all, free = (run.parameters for run in runs)
+    first, second, third, free, over_all = (run.parameters for run in runs)
     common = {"lengths": [4096, 8192, 16384, 32768], "num_examples": 3, "seed": 2, "run": "r"}
     assert first == {**common, "model": "mute"}
     assert second["model"] == {"base": "reader-4096", "window": 512}
@@ -85,8 +85,6 @@ def test_runs_know_their_parameters(project):
     assert free == {"seed": 2, "run": "r"}
     assert over_all == {**common, "models": ["mute", second["model"], third["model"]]}
     assert runs[1].output == project / "outputs/notebooks/r/reader-512/10_small.ipynb"
-    batch = plan(project, {"notebooks": [{"notebook": "10_small", "models": ["mute"]}]})
-    assert [model["name"] for model in batch.study.models] == ["mute"], "those that notebooks name"
 
 
 ONE = {"models": ["mute"], "notebooks": ["10_small"]}
@@ -98,7 +96,7 @@ BAD_BATCHES = [
     ({"notebooks": ["10_smal"]}, "unknown notebook '10_smal': did you mean '10_small'"),
     ({"size": "smok"}, "unknown size .*: did you mean 'smoke'"),
     ({"notebooks": []}, "needs `models:` and `notebooks:` or `together:`"),
-    ({"notebooks": SETS_RUN}, "sets run, outputs or models"),
+    ({"notebooks": SETS_RUN}, "sets run among its parameters"),
     ({"notebooks": TAKES_NO_MODELS}, "takes no `models`; its"),
     ({"models": ["checkpoints/*"]}, r"there is no folder .*checkpoints/\*"),
     ({"models": ["notebooks/10_small.ipynb"]}, "10_small.ipynb is no model folder: "),
@@ -120,6 +118,10 @@ def test_errors_are_found_before_anything_runs(project, content, says):
     assert not (project / "outputs").exists()
 
 
+def names(jobs):
+    return tuple(job.name for job in jobs)
+
+
 def test_a_job_for_each_model_and_one_for_each_notebook_over_several(project):
     notebook(project / "notebooks/40_found.ipynb", 'run = "main"\noutputs = "outputs"\n', FREE)
     more = {"notebook": "20_fails", "models": ["mute"], "parameters": {"num_examples": 4}}
@@ -131,7 +133,7 @@ def test_a_job_for_each_model_and_one_for_each_notebook_over_several(project):
     }
     jobs = plan(project, content).jobs
     folder = project / "outputs/notebooks/r"
-    assert [(job.name, job.title, job.after) for job in jobs] == [
+    assert [(job.name, job.title, names(job.after)) for job in jobs] == [
         ("mute", "mute predictions", ()),
         ("perfect", "perfect predictions", ()),
         ("reader-1024", "reader-1024 predictions", ()),
@@ -139,7 +141,7 @@ def test_a_job_for_each_model_and_one_for_each_notebook_over_several(project):
         ("perfect", "perfect 10_small", ("perfect",)),
         ("mute", "mute 20_fails", ("mute",)),
         ("10_small", "all 10_small", ("perfect", "reader-1024")),
-        ("40_found", "all 40_found", ("mute", "perfect", "reader-1024")),
+        ("40_found", "all 40_found", names(jobs[:-1])),
     ]
     assert jobs[2].record == folder / "reader-1024/predictions.json"
     assert jobs[6].record == folder / "all/10_small.json"
@@ -153,9 +155,9 @@ def test_no_notebook_is_forgotten_whomever_it_asks(project):
     asks = 'import rulerkit as rk\nstudy = rk.study(globals(), models=[model, "perfect"])\n'
     notebook(project / "notebooks/40_asks_nobody.ipynb", PARAMETERS, "print(model)\n")
     notebook(project / "notebooks/41_beside.ipynb", PARAMETERS, asks)
-    names = ["40_asks_nobody", "41_beside"]
-    jobs = plan(project, {"models": ["mute", "reader-1024"], "notebooks": names}).jobs
-    assert {job.title: job.after for job in jobs if job.notebook} == {
+    both = ["40_asks_nobody", "41_beside"]
+    jobs = plan(project, {"models": ["mute", "reader-1024"], "notebooks": both}).jobs
+    assert {job.title: names(job.after) for job in jobs if job.notebook} == {
         "mute 41_beside": ("mute", "perfect"),
         "reader-1024 41_beside": ("reader-1024", "perfect"),
         "mute 40_asks_nobody": ("mute",),
@@ -311,13 +313,14 @@ def test_status_says_what_has_changed_since_a_notebook_was_executed(project):
     assert [one.state for one in outcomes(execute(plan(project, ONE).jobs))] == ["done", "done"]
     edited = ONE | {"parameters": {"tasks": ["vt"]}}
     *state, said = status_of(project, edited)
-    assert state == ["outdated", "the notebook or its parameters have changed since"]
+    changed = "outdated", "the notebook, its parameters or its answers have changed since"
+    assert tuple(state) == changed
     assert f"again: rulerkit batch {project}/params/batches/mine.yaml" in said
     rows = project / "outputs/predictions/main/mute/vt/1024.jsonl"
     change_rows(rows, pred="x")
-    assert status_of(project, ONE)[:2] == ("outdated", "its answers have changed since")
+    assert status_of(project, ONE)[:2] == changed
     rows.unlink()
-    assert status_of(project, ONE)[:2] == ("outdated", "its answers have changed since")
+    assert status_of(project, ONE)[:2] == changed
 
 
 @pytest.mark.slow
@@ -328,6 +331,14 @@ def test_a_task_that_does_not_fit_a_length_leaves_the_other_cells(project):
     found = statuses(plan(project, content).jobs)
     assert [one.state for one in found] == ["done", "done"]
     assert "3/3 cells, 3/3 examples; not run: vt at 300" in report(found)[0]
+    # Answers of the same time and size are not read again.
+    rows = project / "outputs/predictions/main/perfect/vt/1024.jsonl"
+    before = rows.stat()
+    rows.write_bytes(bytes(before.st_size))
+    os.utime(rows, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert statuses(plan(project, content).jobs)[0].state == "done"
+    rows.touch()
+    assert statuses(plan(project, content).jobs)[0].state == "incomplete"
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import pytest
 import rulerkit as rk
 from rulerkit.batch import morning
 from rulerkit.batch.batch_file import read_batch
+from rulerkit.batch.jobs import version_of
 from tests.batches import Project, told
 
 ASKED = {"tasks": ["niah_single_1", "vt"], "lengths": [1024], "num_examples": 40}
@@ -59,9 +60,9 @@ def test_failures_come_first_by_word_and_colour_with_the_date(outputs):
 def test_a_checkpoint_that_was_replaced_is_marked(outputs, tmp_path):
     batch = answered(outputs, "tuesday", FAULT)
     job = batch.jobs[0]
-    before = [{**job.model, "drop": 0.5}, 0]
+    before = version_of({**job.model, "drop": 0.5})
     job.record.parent.mkdir(parents=True, exist_ok=True)
-    job.record.write_text(json.dumps({"answered_by": before, "model": job.model}))
+    job.record.write_text(json.dumps({"answered_by": before}))
     text = morning.steps(batch)
     board, _ = morning.leaderboard(batch, "text")
     job.record.unlink()

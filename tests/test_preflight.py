@@ -7,13 +7,12 @@ import numpy as np
 import pytest
 
 import rulerkit as rk
-from rulerkit.batch.checks import FAIL, Case, check, check_answers, check_case, check_model
+from rulerkit.batch.checks import Case, check, check_case, check_model
 from rulerkit.evaluation.study import study
 from rulerkit.generation.example import Piece
 from rulerkit.generation.generate import generate
 from rulerkit.generation.prompt_format import PromptFormat
 from rulerkit.generation.tasks import read_answer, task
-from rulerkit.inference.model import Answer, Model
 from tests.test_prompt_format import LLAMA3_LIKE
 from tests.tiny_llama import save_tokenizer
 
@@ -58,7 +57,7 @@ def folder(trained, tmp_path_factory):
     beside them."""
     from tokenizers import Tokenizer, normalizers, processors
 
-    def make(name, template=None, lower=False, vocab_size=0):
+    def make(name, template=None, lower=False):
         text, special, bos, added = TEMPLATES[name]
         place = tmp_path_factory.mktemp(name.replace(".", "-"))
         backend = Tokenizer.from_file(str(trained))
@@ -73,7 +72,7 @@ def folder(trained, tmp_path_factory):
         settings = {"bos_token": bos, "eos_token": special[1], "add_bos_token": added}
         settings["chat_template"] = template or text
         (place / "tokenizer_config.json").write_text(json.dumps(settings))
-        config = {"model_type": "llama", "vocab_size": vocab_size or backend.get_vocab_size()}
+        config = {"model_type": "llama", "vocab_size": backend.get_vocab_size()}
         (place / "config.json").write_text(json.dumps(config))
         return place
 
@@ -94,7 +93,7 @@ def one(model, spec="vt", length=LENGTH, index=0):
 
 
 def fails(findings):
-    return {finding.name for finding in findings if finding.level == FAIL}
+    return {finding.name for finding in findings}
 
 
 @pytest.mark.parametrize(
@@ -104,10 +103,7 @@ def fails(findings):
 def test_popular_templates_pass(folder, name, prefix_in):
     model = asked_of(folder(name), prefix_in=prefix_in)
     tasks = [task(name).with_corpora("builtin") for name in ("niah_multivalue", "vt", "qa_2")]
-    found = list(check_model(model, tasks, [LENGTH]))
-    assert fails(found) == set()
-    assert {"template", "needles", "budget"} <= {one.name for one in found if one.level == "ok"}
-    assert fails(check_answers(model, LENGTH)) == set()
+    assert fails(check_model(model, tasks, [LENGTH])) == set()
 
 
 def with_ids(whole, ids, example=None):
@@ -134,11 +130,6 @@ def template_not_counted(whole):
     return with_blocks(whole, [before, *rest, after, prefix], made)
 
 
-def underfilled(whole):
-    half = generate(whole.task, LENGTH // 2, 1, 42, whole.model.prompt_format)[0]
-    return whole._replace(example=replace(half, length=LENGTH))
-
-
 def changed_ids(change):
     return lambda whole: with_ids(whole, np.concatenate(change(whole.example.ids)))
 
@@ -151,7 +142,6 @@ FAULTS = [
         lambda whole: with_blocks(whole, [b for b in whole.example.blocks if b.role != "needle"]),
     ),
     ("budget", template_not_counted),
-    ("budget", underfilled),
 ]
 
 
@@ -159,7 +149,7 @@ FAULTS = [
 def test_a_faulty_prompt_is_caught(folder, name, fault):
     whole = one(asked_of(folder("llama-3.1")))
     assert fails(check_case(whole)) == set()
-    (finding,) = [f for f in check_case(fault(whole)) if f.level == FAIL and f.name == name]
+    (finding,) = [f for f in check_case(fault(whole)) if f.name == name]
     assert finding.fix
     assert finding.where == f"vt at {LENGTH}, example 0"
 
@@ -174,68 +164,15 @@ def test_the_tokenizer_of_another_model(folder):
     own = folder("gemma")
     right = rk.load_model({"path": str(own), "name": "m"})
     assert fails(check_case(one(right))) == set()
-    assert any(f.name == "tokenizer" and f.level == "ok" for f in check_case(one(right)))
     other = str(folder("gemma", lower=True))
     wrong = rk.load_model({"path": str(own), "name": "m", "tokenizer": other})
     assert "tokenizer" in fails(check_case(one(wrong)))
-    small = rk.load_model({"path": str(folder("gemma", vocab_size=300)), "name": "m"})
-    (finding,) = [f for f in check_case(one(small)) if f.name == "tokenizer"]
-    assert finding.level == FAIL
-    assert "vocabulary of 300" in finding.seen
 
 
 def test_a_chat_model_without_a_template_is_a_finding(folder):
     place = folder("qwen2.5")
     (place / "tokenizer_config.json").write_text("{}")
     spec = {"path": str(place), "name": "m", "aligned": "chat"}
-    found = check(study({"models": [spec], "lengths": [LENGTH]}), ask=False)["m"]
-    assert [(finding.level, finding.name) for finding in found] == [(FAIL, "model")]
+    found = check(study({"models": [spec], "lengths": [LENGTH]}))["m"]
+    assert [finding.name for finding in found] == ["model"]
     assert "no chat template" in found[0].seen
-
-
-class Server(Model):
-    """An engine that does something to what it is sent, and counts as servers do."""
-
-    def __init__(self, tokenizer, change):
-        super().__init__({"name": "server", "engine": "function", "tokenizer": str(tokenizer)})
-        self.change = change
-
-    def identity(self):
-        return {"engine": "server"}
-
-    def answer(self, examples):
-        tokenizer = self.prompt_format.tokenizer
-        for example in examples:
-            ids = self.change(example.ids)
-            text = read_answer(tokenizer.decode(ids)) or "nothing"
-            counts = {"prompt_tokens": len(ids)}
-            yield example, Answer(text, "stop", tokenizer.count(text), counts)
-
-
-@pytest.mark.parametrize(
-    ("change", "names", "says"),
-    [
-        (np.copy, set(), ""),
-        (lambda ids: ids[len(ids) // 2 :], {"engine's count", "both ends"}, "was cut"),
-        (lambda ids: np.concatenate([ids[:1], ids]), {"engine's count"}, "second BOS"),
-    ],
-)
-def test_what_a_server_does_to_a_prompt(folder, change, names, says):
-    found = list(check_answers(Server(folder("llama-3.1"), change), LENGTH))
-    assert fails(found) == names
-    assert says in "".join(finding.fix for finding in found if finding.level == FAIL)
-
-
-def test_functions_that_echo_truncate_or_say_nothing():
-    def cut(prompts):
-        return answers([prompt[len(prompt) // 2 :] for prompt in prompts])
-
-    def echoes(prompts):
-        return [prompt + " 1234567" for prompt in prompts]
-
-    def says_nothing(prompts):
-        return [" "] * len(prompts)
-
-    kinds = ((None, set()), (cut, {"both ends"}), (echoes, {"asked"}), (says_nothing, {"answer"}))
-    for function, names in kinds:
-        assert fails(check_answers(asked_of("builtin", function), LENGTH)) == names

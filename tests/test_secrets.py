@@ -167,9 +167,8 @@ def test_planted_keys_stand_in_nothing_that_others_can_read(tmp_path):
     assert sum(file.stat().st_size > 0 for file in rows) == 4
 
 
-def test_a_notebook_that_asks_itself_is_told_the_key_and_its_command_line_is_not():
+def test_no_notebook_of_a_batch_is_told_a_key():
     parameters = {"model": {"base_url": "http://localhost:9/v1", "api_key_env": "A_KEY_OF_OURS"}}
-    own = {"notebook": Path("asks.ipynb"), "parameters": parameters, "is_planned": False}
-    job = Job("asks", "server asks", Path("asks.json"), (), "", **own)
-    assert job.given == parameters
-    assert "A_KEY_OF_OURS" not in job.shown
+    own = {"notebook": Path("asks.ipynb"), "parameters": parameters}
+    job = Job(Path(), "server", "asks", (), **own)
+    assert "A_KEY_OF_OURS" not in job.given

@@ -148,7 +148,7 @@ def test_after_it_has_ended(story):
     assert story.after.line("short predictions").endswith(" 1/1 cells, 3/3 examples; not run: 2K")
     assert not story.project.rows().get("short/vt/2048")
     place = story.after.text.index(story.after.line("broken predictions"))
-    assert story.after.text[place + 1].endswith(" --only broken")
+    assert story.after.text[place + 2].endswith(" --only broken")
 
 
 def test_after_rows_were_lost(story):

@@ -6,15 +6,17 @@ entry of `notebooks` or `together` is a name, or a mapping with models and param
 `{notebook: 03_distractors, models: [...], parameters: {...}}`.
 """
 
+import json
 import os
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rulerkit.batch.jobs import Job, one_line
+from rulerkit.batch.jobs import Job
 from rulerkit.common.errors import UserError, unknown
+from rulerkit.common.model_files import read_spec
 from rulerkit.common.paths import project_file, project_files, resolve
 from rulerkit.common.settings import JSON, BatchKeys, NotebookKeys, Parameters, check
 from rulerkit.common.yaml_files import read_yaml
@@ -51,67 +53,63 @@ def read_batch(path: Path, settings: Mapping[str, Any] | None = None) -> Batch:
     if keys.size:
         size = _find(f"size in {path}", keys.size, "params/sizes", ".yaml")
         parameters = load_files([size]) | parameters
-    if {"model", "models"} & parameters.keys():
-        raise UserError(f"{path}: the models of a batch are a key of their own, `models: [...]`")
-
-    alone = _entries(path, keys.notebooks)
-    together = _entries(path, keys.together)
-    # Where the file names no models: all that its notebooks name.
-    of_entries = [model for entry in alone + together for model in entry.models or []]
-    named = keys.models or {str(model): model for model in of_entries}.values()
-    models = [with_server(model) for model in named]
-    if not models or not (alone or together):
+    _check_free(parameters, {"model", "models"}, f"{path}")
+    if not keys.models or not (keys.notebooks or keys.together):
         raise UserError(
             f"{path} names no models, or no notebooks: a batch needs `models:` and `notebooks:` or "
             "`together:`"
         )
 
+    models = [with_server(model) for model in keys.models]
     whole = make_study(parameters | {"models": models})
-    notebooks = list[Job]()
-    for entries, once in ((alone, False), (together, True)):
-        for entry in entries:
-            values = parameters | entry.parameters | fixed
-            shown = {"batch": str(path.absolute()), "settings": settings}
-            notebooks += _notebook_jobs(path, entry, once, values, shown, models, whole)
-    written = set[Path]()
-    for job in notebooks:
-        if job.record in written:
-            raise UserError(
-                f"{path} runs {job.title} twice: two runs cannot write one notebook; remove one of "
-                "them"
-            )
-        written.add(job.record)
+    named = list(zip(models, whole.models, strict=True))
+    folder = whole.outputs / "notebooks" / whole.run
+    shown = {"batch": str(path.absolute()), "settings": settings}
+    notebooks: dict[Path, Job] = {}
+    entries = [(entry, False) for entry in keys.notebooks]
+    entries += [(entry, True) for entry in keys.together]
+    for entry, once in entries:
+        own_keys = _entry(path, entry)
+        values = parameters | own_keys.parameters | fixed
+        for job in _notebook_jobs(own_keys, once, values, shown, named, folder):
+            if job.record in notebooks:
+                raise UserError(
+                    f"{path} runs {job.title} twice: two runs cannot write one notebook; remove "
+                    "one of them"
+                )
+            notebooks[job.record] = job
 
     # A parameter of the command line that no notebook takes would have no effect.
     uses = dict.fromkeys(Parameters.model_fields)
-    for file in dict.fromkeys(job.notebook for job in notebooks if job.notebook):
+    for file in {job.notebook for job in notebooks.values() if job.notebook}:
         uses |= dict.fromkeys(notebook_parameters(file))
     check_used(fixed, fixed | {"num_examples": "adaptive"}, uses, "this batch")
 
-    given = ["-y", one_line(settings)] if settings else []
-    again = shlex.join(["rulerkit", "batch", str(path.absolute()), *given, "--only"])
-    jobs = _joined(_model_jobs(path, whole, notebooks), notebooks)
-    jobs = [replace(job, command=f"{again} {shlex.quote(job.name)}") for job in jobs]
-    return Batch(path, whole, jobs)
+    given = ["-y", json.dumps(settings, ensure_ascii=False)] if settings else []
+    again = shlex.join(["rulerkit", "batch", str(path.absolute()), *given])
+    jobs = _joined(_model_jobs(path, folder, notebooks.values()), notebooks.values())
+    return Batch(path, whole, [replace(job, batch=again) for job in jobs])
 
 
 # --- what the file says ---------------------------------------------------------------------------
 
 
-def _entries(path: Path, entries: Iterable[Any]) -> list[NotebookKeys]:
-    """Entries of the file; a name alone stands for a notebook without keys of its own."""
-    checked = []
-    for entry in entries:
-        given = entry if isinstance(entry, Mapping) else {"notebook": entry}
-        where, what = f"{path}: a notebook's ", f"key of a notebook in {path}"
-        keys = check(NotebookKeys, given, where, what)
-        if {"run", "outputs", "model", "models"} & keys.parameters.keys():
-            raise UserError(
-                f"{keys.notebook} in {path} sets run, outputs or models among its parameters: a "
-                "batch writes into one place, and models stand beside `parameters`"
-            )
-        checked.append(keys)
-    return checked
+def _entry(path: Path, entry: Any) -> NotebookKeys:
+    """An entry of the file; a name alone stands for a notebook without keys of its own."""
+    given = entry if isinstance(entry, Mapping) else {"notebook": entry}
+    keys = check(NotebookKeys, given, f"{path}: a notebook's ", f"key of a notebook in {path}")
+    where = f"{keys.notebook} in {path}"
+    _check_free(keys.parameters, {"run", "outputs", "model", "models"}, where)
+    return keys
+
+
+def _check_free(parameters: JSON, names: set[str], where: str) -> None:
+    """Raise a `UserError` for parameters that a batch sets itself."""
+    if names & parameters.keys():
+        raise UserError(
+            f"{where} sets {', '.join(sorted(names & parameters.keys()))} among its parameters: a "
+            "batch writes into one place, and models are a key of their own, `models: [...]`"
+        )
 
 
 def _find(what: str, name: str, folder: str, suffix: str) -> Path:
@@ -126,57 +124,44 @@ def _find(what: str, name: str, folder: str, suffix: str) -> Path:
 
 
 def _notebook_jobs(
-    path: Path,
     entry: NotebookKeys,
     once: bool,
     values: JSON,
     shown: JSON,
-    models: list[Any],
-    whole: Study,
+    named: Sequence[tuple[Any, Any]],
+    folder: Path,
 ) -> Iterator[Job]:
     """The executions of an entry: one for each model where the notebook takes `model` and not
-    `once`, else one. A notebook that shows how far the batch is gets `shown` too."""
+    `once`, else one. A notebook that shows how far the batch is gets `shown` too. Models are
+    `named` as they are given, each with its file as it was read."""
     notebook = _find("notebook", entry.notebook, "notebooks", ".ipynb")
     known = notebook_parameters(notebook)
-    checked = whole
-    if entry.models or entry.parameters:
-        # A wrong value is found before anything starts.
-        models = [with_server(model) for model in entry.models or models]
-        checked = make_study(values | {"models": models})
+    if entry.models:
+        own = [with_server(model) for model in entry.models]
+        named = [(model, read_spec(model)) for model in own]
     if "batch" in known:
         values = values | shown
 
     # What papermill gives, and the same with the models' files as they were read.
     given: dict[str, tuple[JSON, JSON]] = {}
     if "model" in known and not once:
-        for model, spec in zip(models, checked.models, strict=True):
+        for model, spec in named:
             given[name_of(spec)] = values | {"model": model}, values | {"model": spec}
     elif "models" in known:
-        given["all"] = values | {"models": models}, values | {"models": [*checked.models]}
+        models, specs = zip(*named, strict=True)
+        given["all"] = values | {"models": [*models]}, values | {"models": [*specs]}
     elif entry.models and "model" not in known:
         raise UserError(
-            f"{entry.notebook} in {path} takes no `models`; its parameters are {', '.join(known)}"
+            f"{entry.notebook} takes no `models`; its parameters are {', '.join(known)}"
         )
     else:
         # Its tasks or models may be a plug-in's.
         used = {name: values[name] for name in values if name in {*known, "plugins"}}
         given["all"] = used, used
 
-    folder = whole.outputs / "notebooks" / whole.run
     for subject, (parameters, read) in given.items():
-        studies = studies_of(notebook, read)
-        asked = dict.fromkeys(name_of(model) for study in studies for model in study.models)
-        yield Job(
-            notebook.stem if subject == "all" else f"{subject}-{notebook.stem}",
-            f"{subject} {notebook.stem}",
-            folder / subject / f"{notebook.stem}.json",
-            tuple(studies),
-            notebook=notebook,
-            parameters=parameters,
-            is_planned=bool(studies),
-            reads_all=once and not asked,
-            after=tuple(asked),
-        )
+        studies = tuple(studies_of(notebook, read))
+        yield Job(folder, subject, notebook.stem, studies, notebook=notebook, parameters=parameters)
 
 
 def studies_of(notebook: Path, parameters: Mapping[str, Any]) -> list[Study]:
@@ -223,8 +208,8 @@ def studies_of(notebook: Path, parameters: Mapping[str, Any]) -> list[Study]:
 # --- jobs -----------------------------------------------------------------------------------------
 
 
-def _model_jobs(path: Path, whole: Study, notebooks: Iterable[Job]) -> list[Job]:
-    """A job for each model that a notebook asks, with all that it is asked.
+def _model_jobs(path: Path, folder: Path, notebooks: Iterable[Job]) -> dict[str, Job]:
+    """A job for each model that a notebook asks, with all that it is asked, by name.
 
     Raises `UserError` for two models of one name, and for one that no other process has.
     """
@@ -240,8 +225,7 @@ def _model_jobs(path: Path, whole: Study, notebooks: Iterable[Job]) -> list[Job]
                 "process has: describe it in params/models, a function by `entry: "
                 "package.module:load`"
             )
-        record = whole.outputs / "notebooks" / whole.run / name / "predictions.json"
-        job = jobs.get(name) or Job(name, f"{name} predictions", record, (), model=model)
+        job = jobs.get(name) or Job(folder, name, "predictions", (), model=model)
         # Their predictions would lie in one folder, and one model would be taken for the other.
         other = job.model or {}
         keys = [key for key in model | other if model.get(key) != other.get(key)]
@@ -251,23 +235,22 @@ def _model_jobs(path: Path, whole: Study, notebooks: Iterable[Job]) -> list[Job]
                 "of them a `name:` of its own"
             )
         jobs[name] = replace(job, studies=(*job.studies, replace(study, models=(model,))))
-    return list(jobs.values())
+    return jobs
 
 
-def _joined(models: list[Job], notebooks: list[Job]) -> list[Job]:
-    """The jobs of a batch in their order: models, notebooks on their answers, those that ask their
-    models themselves, and last what shows how far the others are."""
-    jobs = [*models]
-    answering = {job.name for job in models}
-    for job in sorted(notebooks, key=lambda job: (job.is_page, not job.is_planned)):
-        subject = job.record.parent.name
-        if subject in answering and {subject}.issuperset(job.after):
-            # It is about one model, whose answers it follows.
-            job = replace(job, name=subject, after=(subject,))
-        if job.reads_all:
-            studies = tuple(study for model in models for study in model.studies)
-            job = replace(job, studies=studies, after=tuple(model.name for model in models))
-        if job.is_page:
-            job = replace(job, reads=tuple(other.record for other in jobs))
-        jobs.append(job)
+def _joined(models: Mapping[str, Job], notebooks: Iterable[Job]) -> list[Job]:
+    """The jobs of a batch in their order: models, notebooks on their answers, and last what shows
+    how far the others are."""
+    jobs = [*models.values()]
+    for job in sorted(notebooks, key=lambda job: job.is_page):
+        asked = [name_of(model) for study in job.studies for model in study.models]
+        if not asked and job.subject in models:
+            asked = [job.subject]
+        if asked:
+            after = tuple(models[name] for name in dict.fromkeys(asked))
+            jobs.append(replace(job, after=after))
+        else:
+            # It asks nobody, and may show whatever the others have asked and drawn.
+            studies = tuple(study for model in models.values() for study in model.studies)
+            jobs.append(replace(job, studies=studies, after=tuple(jobs)))
     return jobs

@@ -18,16 +18,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from threading import Event
 
-from rulerkit.batch.jobs import Job, Status, one_line, read_record, update_record, version_of
+from rulerkit.batch.jobs import Job, Status, update_record, version_of
 from rulerkit.common.errors import Elsewhere, UserError
-from rulerkit.common.hidden import hide
 from rulerkit.common.paths import missing_extra
 from rulerkit.common.plugins import load_plugins
 from rulerkit.common.settings import JSON
 from rulerkit.evaluation.evaluate import Session, evaluate
 from rulerkit.inference.process import start_guarded
 from rulerkit.store.files import LIFETIME, Lock, disk, holder
-from rulerkit.store.records import plain
 
 _INTERVAL = 0.2  # seconds between two looks at a process
 # A job of a scheduler may have a few of the machine's.
@@ -41,8 +39,8 @@ def execute(jobs: Sequence[Job]) -> Iterator[Status]:
     iterator ends what runs.
 
     Models answer one after the other: each may take all GPUs. Then notebooks are executed on the
-    answers, one for each processor, and last those that ask models themselves or show the others.
-    What another process does is left to it.
+    answers, one for each processor, and last those that show the others. What another process does
+    is left to it.
     """
     if any(job.notebook for job in jobs) and find_spec("papermill") is None:
         raise missing_extra("batches need", "papermill", "notebooks")
@@ -53,7 +51,7 @@ def execute(jobs: Sequence[Job]) -> Iterator[Status]:
                 yield Status(job, "running")
             yield perform(job, stop)
 
-    readers = [job for job in jobs if job.notebook and job.is_planned]
+    readers = [job for job in jobs if job.notebook and not job.is_page]
     with ThreadPoolExecutor(_PROCESSORS) as pool:
         try:
             for ended in as_completed([pool.submit(perform, job, stop) for job in readers]):
@@ -63,7 +61,7 @@ def execute(jobs: Sequence[Job]) -> Iterator[Status]:
             pool.shutdown(cancel_futures=True)
 
     for job in jobs:
-        if job.notebook and not job.is_planned:
+        if job.is_page:
             yield perform(job, Event())
 
 
@@ -77,14 +75,12 @@ def perform(job: Job, stop: Event) -> Status:
             return Status(job, "done before")
 
         # What another process does is left to it, and so is what reads its answers.
-        answering = [job.predictions(name).with_suffix(".lock") for name in job.after]
-        for lock in (job.lock, *answering):
-            owner = holder(lock)
+        for model in job.models:
+            owner = holder(model.lock)
             if owner:
-                name = lock.parent.name
                 reason = (
-                    f"{name} is locked by {owner}: run the same command again later; the lock is "
-                    f"free {LIFETIME:.0f} seconds after its last sign of life"
+                    f"{model.name} is locked by {owner}: run the same command again later; the "
+                    f"lock is free {LIFETIME:.0f} seconds after its last sign of life"
                 )
                 return Status(job, "locked", reason)
 
@@ -115,20 +111,19 @@ def _perform(job: Job, stop: Event) -> Status:
     if job.notebook:
         with disk(job.output):
             job.output.unlink(missing_ok=True)
-        about |= {"source": job.source(), "answers": job.answers()}
+        about["made_from"] = job.made_from()
     else:
-        about |= {"model": hide(plain(job.model or {})), "not_run": {}}
-        about["left"] = sum(need.tokens_left for need in needs)
+        about |= {"not_run": [], "left": sum(need.tokens_left for need in needs)}
     update_record(job.record, **about)
     exit_status = _run(job, stop)
     if stop.is_set():
         return Status(job, "interrupted")
 
     ended = _status_of_ended(job, exit_status)
-    fields: JSON = {"state": ended.state, "error": ended.message or None, "ended": time.time()}
+    fields: JSON = {"state": ended.state, "error": ended.message or None}
     if job.model and exit_status == 0:
         # `evaluate` has compared the weights themselves.
-        fields["answered_by"] = version
+        fields |= {"answered_by": version, "made_from": job.made_from()}
     update_record(job.record, **fields)
     return ended
 
@@ -162,14 +157,10 @@ def _command(job: Job, file: Path) -> tuple[list[str], str]:
         file.write_bytes(pickle.dumps((job.record, plugins, pickle.dumps(job.studies))))
         return [sys.executable, "-m", "rulerkit.batch.execution", str(file)], job.command
 
-    file.write_text(one_line(job.given), encoding="utf-8")
-    code = _PAPERMILL
-    if job.given != hide(job.given):
-        # The notebook that papermill writes holds the keys, too.
-        code = f"import os; os.umask(0o077)\n{code}"
+    file.write_text(job.given, encoding="utf-8")
     places = [str(job.notebook), str(job.output)]
-    shown = shlex.join([sys.executable, "-m", "papermill", *places, "-y", job.shown])
-    return [sys.executable, "-c", code, *places, "-f", str(file)], shown
+    shown = shlex.join([sys.executable, "-m", "papermill", *places, "-y", job.given])
+    return [sys.executable, "-c", _PAPERMILL, *places, "-f", str(file)], shown
 
 
 _PAPERMILL = """\
@@ -188,9 +179,8 @@ except PapermillExecutionError as error:
 def _status_of_ended(job: Job, exit_status: int) -> Status:
     """The status of a job whose process has ended."""
     if exit_status:
-        last, text = "no message", ""
-        with suppress(OSError):
-            text = job.log.read_text(encoding="utf-8", errors="replace")
+        last = "no message"
+        text = job.log.read_text(encoding="utf-8", errors="replace")
         for line in text.splitlines()[1:]:
             # Neither blank nor a progress bar.
             if line.strip() and "%|" not in line:
@@ -225,10 +215,12 @@ def main(file: Path) -> None:
     what went wrong."""
     record, plugins, pickled = pickle.loads(file.read_bytes())
     errors = list[UserError]()
+    left_out = list[tuple[int, str]]()
 
-    def not_run(_: str, length: int, reason: str, task: str) -> None:
-        before = read_record(record).get("not_run", {})
-        update_record(record, not_run=before | {f"{length} {task}".strip(): reason})
+    def not_run(_model: str, length: int, _reason: str, task: str) -> None:
+        if (length, task) not in left_out:
+            left_out.append((length, task))
+            update_record(record, not_run=left_out)
 
     load_plugins(plugins)
     with Session() as session:

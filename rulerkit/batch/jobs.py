@@ -6,13 +6,12 @@ executed notebooks: a record of how it went (`predictions.json`, `<notebook>.jso
 """
 
 import json
+import shlex
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import yaml
 
 from rulerkit.common.errors import listed
 from rulerkit.common.hidden import hide
@@ -21,10 +20,8 @@ from rulerkit.common.paths import resolve
 from rulerkit.common.settings import JSON, UNNAMED_KEYS, Spec
 from rulerkit.evaluation.rounds import wanted
 from rulerkit.evaluation.study import Study, StudyCell
-from rulerkit.inference.model import gpus_and_nodes
 from rulerkit.store.cells import answered
 from rulerkit.store.files import write_whole
-from rulerkit.store.records import plain
 
 
 class Need(NamedTuple):
@@ -54,27 +51,43 @@ class Need(NamedTuple):
 class Job:
     """What one process does: a model answers, or a notebook is executed on stored answers."""
 
-    name: str
-    """The model's, also of the notebooks about it; of any other notebook its own. A scheduler does
-    jobs of one name together."""
-    title: str
-    record: Path
+    folder: Path
+    """That of the batch's run, in outputs/notebooks."""
+    subject: str
+    """The model that it is about, else `all`."""
+    step: str
+    """`predictions`, or the name of the notebook."""
     studies: tuple[Study, ...]
     """What the model is asked, or the notebook reads."""
-    command: str = ""
-    """The command that does it again."""
+    batch: str = ""
+    """The command that does its batch again."""
     model: JSON | None = None
     notebook: Path | None = None
     parameters: JSON = field(default_factory=dict)
     """Those of the notebook."""
-    is_planned: bool = True
-    """Whether it is known what the notebook asks; one that is not asks its models itself."""
-    reads_all: bool = False
-    """Whether the notebook asks nobody and reads whatever the others have asked."""
-    after: tuple[str, ...] = ()
-    """The models whose answers the notebook reads."""
-    reads: tuple[Path, ...] = ()
-    """The records of other jobs that the notebook shows."""
+    after: tuple["Job", ...] = ()
+    """Those whose answers the notebook reads, or whose outcome it shows."""
+
+    @property
+    def title(self) -> str:
+        return f"{self.subject} {self.step}"
+
+    @property
+    def name(self) -> str:
+        """The model's, also of notebooks about it alone; of any other notebook its own. A scheduler
+        does jobs of one name together."""
+        if [job.subject for job in self.models] == [self.subject]:
+            return self.subject
+        return self.step if self.subject == "all" else f"{self.subject}-{self.step}"
+
+    @property
+    def record(self) -> Path:
+        return self.folder / self.subject / f"{self.step}.json"
+
+    @property
+    def command(self) -> str:
+        """The command that does it again."""
+        return f"{self.batch} --only {shlex.quote(self.name)}"
 
     @property
     def log(self) -> Path:
@@ -96,66 +109,54 @@ class Job:
         return "batch" in self.parameters
 
     @property
-    def resources(self) -> tuple[int, int]:
-        """GPUs on each node, and nodes."""
-        return gpus_and_nodes(self.model) if self.model else (0, 1)
+    def given(self) -> str:
+        """The parameters of the notebook's execution, as `-y` takes them. It shows what its models
+        have answered before, and needs no key."""
+        own: JSON = {} if self.is_page else {"ask": False}
+        return json.dumps(hide(self.parameters) | own, ensure_ascii=False)
 
     @property
-    def given(self) -> JSON:
-        """The parameters of its execution. A notebook whose questions were planned shows what its
-        models have answered before, and needs no key."""
-        given: JSON = plain(self.parameters)
-        return hide(given) | {"ask": False} if self.is_planned else given
+    def models(self) -> list["Job"]:
+        """Itself, or those whose answers the notebook reads."""
+        return [self] if self.model else [job for job in self.after if job.model]
 
-    @property
-    def shown(self) -> str:
-        """Its parameters as `-y` takes them, without keys."""
-        return one_line(hide(self.given))
-
-    def source(self) -> str:
-        """A digest of what is executed: the notebook and its parameters."""
+    def made_from(self) -> str:
+        """A digest by which a job that is done knows that nothing has changed since: the notebook
+        and its parameters, or how much a model is asked, and size and time of the answers."""
         content = self.notebook.read_bytes() if self.notebook else b""
-        return digest(content + self.shown.encode())
-
-    def answers(self) -> str:
-        """A digest of size and time of the stored answers, by which a notebook knows that it has
-        read them."""
-        cells = [cell.path for study in self.studies for cell in study.cells()]
+        numbers = [study.num_examples for study in self.studies]
+        read = [cell.path for study in self.studies for cell in study.cells()]
+        if self.is_page:
+            read += [job.record for job in self.after]
         stamps = []
-        for path in dict.fromkeys([*cells, *self.reads]):
+        for path in dict.fromkeys(read):
             with suppress(OSError):
                 status = path.stat()
                 stamps.append([path.name, status.st_mtime_ns, status.st_size])
-        return digest(stamps)
+        return digest([digest(content), self.given, numbers, stamps])
 
-    def predictions(self, model: str) -> Path:
-        """The record of a model's predictions."""
-        return self.record.parents[1] / model / "predictions.json"
+    def not_run(self) -> list[tuple[int, str]]:
+        """What was left out when the model ran last: a length that it could not be given, `(2048,
+        "")`, or a task that did not fit into a length, `(300, "vt")`."""
+        return [(length, task) for length, task in read_record(self.record).get("not_run", [])]
 
-    def not_run(self, model: str) -> dict[str, str]:
-        """What was left out when a model ran last, with the reasons: a length that it could not be
-        given (`2048`), a task that did not fit into a length (`300 vt`)."""
-        return dict(read_record(self.predictions(model)).get("not_run", {}))
-
-    def needs(self) -> list[Need]:
+    def needs(self, read: bool = True) -> list[Need]:
         """Every cell that it is to answer or to read and that can be asked, as it is now: each cell
-        is read."""
-        models = [self.name] if self.model else self.after
-        return needs_of(self.studies, {name: self.not_run(name) for name in models})
+        is read. Without `read` all of them count as answered."""
+        return needs_of(self.studies, {job.name: job.not_run() for job in self.models}, read)
 
     def changed(self) -> str:
         """Which of its models has other settings or files than when it gave its answers; "" for
         none."""
         changed = []
-        for name in [self.name] if self.model else self.after:
-            record = read_record(self.predictions(name))
-            if "answered_by" in record:
-                settings, changed_at = version_of(self.model or record.get("model", {}))
-                settings_before, changed_before = record["answered_by"]
-                # Files that cannot be seen from here are taken to be as they were.
-                is_other = (changed_at or changed_before) != changed_before
-                if settings != settings_before or is_other:
-                    changed.append(name)
+        for job in self.models:
+            before = read_record(job.record).get("answered_by")
+            if not before:
+                continue
+            settings, changed_at = version_of(job.model or {})
+            # Files that cannot be seen from here are taken to be as they were.
+            if [settings, changed_at or before[1]] != before:
+                changed.append(job.name)
         if not changed:
             return ""
         return f"the checkpoint or the settings of {listed(changed, 3)} changed after it answered"
@@ -163,21 +164,23 @@ class Job:
     def status(self) -> "Status":
         """What its files say, whether or not a process is at it: `done`, `missing`, `incomplete` or
         `outdated`, and what has changed."""
+        record = read_record(self.record)
+        is_done = record.get("state") == "done"
+        is_current = is_done and record.get("made_from") == self.made_from()
         if self.model:
-            needs = tuple(self.needs())
+            # Answers that are as they were when all were there need not be read.
+            needs = tuple(self.needs(read=not is_current))
             if any(need.tokens_left for need in needs):
                 has_some = any(need.have for need in needs)
                 return Status(self, "incomplete" if has_some else "missing", "", needs)
             reason = self.changed()
             return Status(self, "outdated" if reason else "done", reason, needs)
 
-        record = read_record(self.record)
-        if record.get("state") != "done" or not self.output.exists():
+        if not is_done or not self.output.exists():
             return Status(self, "missing")
-        if record.get("source") != self.source():
-            return Status(self, "outdated", "the notebook or its parameters have changed since")
-        if record.get("answers") != self.answers():
-            return Status(self, "outdated", "its answers have changed since")
+        if not is_current:
+            reason = "the notebook, its parameters or its answers have changed since"
+            return Status(self, "outdated", reason)
         return Status(self, "done", str(self.output))
 
     def is_done(self) -> bool:
@@ -200,46 +203,48 @@ class Status(NamedTuple):
 
 
 def needs_of(
-    studies: Iterable[Study], not_run: Mapping[str, Collection[str]] | None = None
+    studies: Iterable[Study],
+    not_run: Mapping[str, Collection[tuple[int, str]]] | None = None,
+    read: bool = True,
 ) -> list[Need]:
     """The cells that studies ask for, each read once, with the largest number of examples; by model
-    without those that are `not_run` (see `Job.not_run`)."""
+    without those that are `not_run` (see `Job.not_run`). Without `read` all count as answered."""
     left_out = not_run or {}
 
     def lengths(model: str) -> list[int]:
-        return [int(key) for key in left_out.get(model, ()) if key.isdigit()]
+        return [length for length, task in left_out.get(model, ()) if not task]
 
     asked: dict[Path, tuple[StudyCell, int]] = {}
     for study in studies:
         # What an adaptive run asks for depends on its rows.
         counts = wanted(study, lengths) if study.adaptive else {}
         for cell in study.cells():
-            keys = {f"{cell.length}", f"{cell.length} {cell.task.name}"}
-            if keys.isdisjoint(left_out.get(cell.model, ())):
-                count = counts.get(cell.path, study.num_examples)
-                _, before = asked.get(cell.path, (cell, 0))
-                asked[cell.path] = cell, max(count, before)
+            skipped = left_out.get(cell.model, ())
+            if (cell.length, "") in skipped or (cell.length, cell.task.name) in skipped:
+                continue
+            count = counts.get(cell.path, study.num_examples)
+            _, before = asked.get(cell.path, (cell, 0))
+            asked[cell.path] = cell, max(count, before)
 
     needs = []
     for cell, count in asked.values():
-        have, problem = answered(cell.path, count)
+        have, problem = answered(cell.path, count) if read else (count, "")
         place = cell.model, cell.path, cell.task.name, cell.length
         needs.append(Need(*place, count, have, problem))
     return needs
 
 
-def version_of(model: Spec) -> tuple[JSON, float]:
-    """The settings of a model that may change its answers, and when the files at its path changed
-    last; 0 where none are there. No weights are read: they may be the same."""
-    settings = {
-        key: value for key, value in hide(plain({**model})).items() if key not in UNNAMED_KEYS
-    }
+def version_of(model: Spec) -> list[Any]:
+    """A digest of the settings of a model that may change its answers, and when the files at its
+    path changed last; 0 where none are there. No weights are read: they may be the same."""
+    given = hide(model)
+    settings = digest({key: given[key] for key in given if key not in UNNAMED_KEYS})
     with suppress(OSError, KeyError):
         folder = resolve(model["path"])
         files = [file.stat() for file in folder.glob("*") if file.is_file()]
         # The folder itself may be a link, such as `latest`, that points elsewhere now.
-        return settings, max(file.st_ctime for file in [folder.lstat(), *files])
-    return settings, 0
+        return [settings, max(file.st_ctime for file in [folder.lstat(), *files])]
+    return [settings, 0]
 
 
 def read_record(path: Path) -> dict[str, Any]:
@@ -252,9 +257,3 @@ def read_record(path: Path) -> dict[str, Any]:
 def update_record(path: Path, **fields: Any) -> None:
     """Set fields of a record, which is replaced as a whole."""
     write_whole(path, json.dumps(read_record(path) | fields, indent=2) + "\n")
-
-
-def one_line(values: Mapping[str, Any]) -> str:
-    """Parameters as `-y` takes them."""
-    text: str = yaml.safe_dump(dict(values), default_flow_style=True, width=10**6, sort_keys=False)
-    return text.strip()

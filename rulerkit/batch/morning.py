@@ -2,6 +2,7 @@
 the last job of a batch and written as HTML."""
 
 import os
+import re
 import sys
 from base64 import b64encode
 from contextlib import suppress
@@ -141,7 +142,6 @@ def as_html(notebook: Path) -> Path:
     with suppress(ValueError, FileNotFoundError):
         # Optional for jsonschema, and half of its start-up time.
         sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
-        from jinja2 import DictLoader
         from nbconvert import HTMLExporter
         from traitlets.config import Config
 
@@ -149,17 +149,9 @@ def as_html(notebook: Path) -> Path:
             embed_images=True,
             exclude_input=True,
             exclude_output_prompt=True,
-            extra_loaders=[DictLoader({"page.html.j2": _WITHOUT_SCRIPTS})],
-            template_file="page.html.j2",
             config=Config({"TagRemovePreprocessor": {"remove_cell_tags": ["about"]}}),
         )
-        write_whole(page, exporter.from_filename(os.fspath(notebook))[0])
+        text = exporter.from_filename(os.fspath(notebook))[0]
+        # Those of nbconvert come from the network.
+        write_whole(page, re.sub("<script.*?</script>", "", text, flags=re.DOTALL))
     return page if page.exists() else notebook
-
-
-_WITHOUT_SCRIPTS = """\
-{% extends "lab/index.html.j2" %}
-{% block html_head_js_requirejs %}{% endblock %}
-{% block html_head_js_mathjax %}{% endblock %}
-{% block html_head_js_mermaidjs %}{% endblock %}
-"""

@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from rulerkit.batch.jobs import Need, needs_of
+from rulerkit.batch.jobs import needs_of
 from rulerkit.common.errors import UserError
 from rulerkit.common.lengths import length_name
 from rulerkit.common.render import render
@@ -29,7 +29,7 @@ def plan_text(
     import pandas as pd
 
     rows: list[list[Any]] = []
-    notes: list[str] = []
+    notes: dict[str, None] = {}
     commands: list[str] = []
     broken: list[UserError] = []
     total, left = Cost(), 0
@@ -42,27 +42,19 @@ def plan_text(
             broken.append(error)
             continue
 
-        own, study_of = list[Study](), dict[str, Study]()
-        for study in studies:
-            own.append(replace(study, models=(described,), adaptive=None))
-            study_of |= dict.fromkeys((task.name for task in study.tasks), study)
-        by_length: dict[int, list[Need]] = {}
-        for need in needs_of(own):
-            by_length.setdefault(need.length, []).append(need)
-
-        for length, needs in sorted(by_length.items()):
-            if why_not := _too_long(model, length):
-                notes.append(f"{model.name}: {length_name(length)} is not run: {why_not}")
+        study_of = {task.name: study for study in studies for task in study.tasks}
+        whole = [replace(study, models=(described,), adaptive=None) for study in studies]
+        for need in needs_of(whole):
+            length = length_name(need.length)
+            if why_not := _too_long(model, need.length):
+                notes[f"{model.name}: {length} is not run: {why_not}"] = None
                 continue
-            cost = Cost()
-            for need in needs:
-                wanted = {(need.task, length): need.wanted}
-                cost = cost.plus(cost_of(study_of[need.task], model.spec, wanted))
+            wanted = {(need.task, need.length): need.wanted}
+            cost = cost_of(study_of[need.task], model.spec, wanted)
             total = total.plus(cost)
-            left += sum(need.tokens_left for need in needs)
-            have = sum(need.have for need in needs)
-            numbers = (cost.examples, have, cost.prompt_tokens, cost.answer_tokens)
-            rows.append([model.name, length_name(length), *(f"{number:,}" for number in numbers)])
+            left += need.tokens_left
+            numbers = (cost.examples, need.have, cost.prompt_tokens, cost.answer_tokens)
+            rows.append([model.name, length, *numbers])
         # Of a checkpoint that is not here yet nobody knows the arguments.
         with suppress(UserError):
             command = getattr(model, "shown_command", str)()
@@ -70,6 +62,8 @@ def plan_text(
 
     columns = ["model", "length", "examples", "answered", "prompt tokens", "answer tokens"]
     frame = pd.DataFrame(rows, columns=columns)
+    frame = frame.groupby(["model", "length"], sort=False, as_index=False).sum()
+    frame[columns[2:]] = frame[columns[2:]].map("{:,}".format)
     together = f"together: {total.text()}; {left:,} tokens left"
     return "\n".join([render(frame, notes=[together, *notes]), *commands]), broken
 

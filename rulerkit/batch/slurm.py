@@ -20,7 +20,8 @@ from rulerkit.batch.jobs import Job
 from rulerkit.common.errors import UserError
 from rulerkit.common.json_text import digest
 from rulerkit.common.paths import home, package_text
-from rulerkit.common.settings import Site
+from rulerkit.common.settings import JSON, Site
+from rulerkit.inference.model import gpus_and_nodes
 from rulerkit.store.files import write_whole
 
 
@@ -37,16 +38,11 @@ def script_text(jobs: list[Job], site: Site) -> str:
     """The batch script of a group of jobs."""
     from jinja2 import Environment
 
-    gpus, nodes = max(job.resources for job in jobs)
-    hours = [job.model.get("hours", site.hours) for job in jobs if job.model]
+    # One of them is its model's, where that has not answered everything yet.
+    model: JSON = next((job.model for job in jobs if job.model), {})
+    gpus, nodes = gpus_and_nodes(model) if model else (0, 1)
     script = script_of(jobs[0])
-    environment = Environment(
-        trim_blocks=True,
-        keep_trailing_newline=True,
-        variable_start_string="[[",
-        variable_end_string="]]",
-        autoescape=False,
-    )
+    environment = Environment(trim_blocks=True, keep_trailing_newline=True, autoescape=False)
     environment.filters["quote"] = shlex.quote
     return environment.from_string(package_text("job.sh")).render(
         name=name_of(jobs[0]),
@@ -55,7 +51,7 @@ def script_text(jobs: list[Job], site: Site) -> str:
         command=jobs[0].command.removeprefix("rulerkit "),
         gpus=gpus,
         nodes=nodes,
-        hours=max(hours, default=site.hours),
+        hours=model.get("hours", site.hours),
         site=site,
         home=home(),
     )
@@ -70,7 +66,7 @@ def name_of(job: Job) -> str:
     """What Slurm calls a job: the same for the same files, so that `singleton` keeps two of them
     apart."""
     end = digest(str(script_of(job)))[:6]
-    name = f"rulerkit-{job.record.parents[1].name}-{job.name}-{end}"
+    name = f"rulerkit-{job.folder.name}-{job.name}-{end}"
     return re.sub(r"[^\w.-]", "_", name, flags=re.ASCII)
 
 
@@ -92,7 +88,8 @@ def submit(groups: Iterable[list[Job]], site: Site) -> Iterator[tuple[Job, str, 
     for jobs in groups:
         job = jobs[0]
         there = in_queue.get(name_of(job))
-        after = [numbers[name] for each in jobs for name in each.after if name in numbers]
+        before = [other.name for each in jobs for other in each.after]
+        after = [numbers[name] for name in dict.fromkeys(before) if name in numbers]
         # Two submissions of one name never run at once; notebooks wait for their models.
         dependency = "singleton"
         if after:
@@ -112,8 +109,6 @@ def submit(groups: Iterable[list[Job]], site: Site) -> Iterator[tuple[Job, str, 
 def queue() -> dict[str, tuple[str, str]]:
     """Number and state, such as PENDING or RUNNING, of this user's jobs in the queue, by name; {}
     where there is no Slurm, or it does not answer."""
-    if not shutil.which("squeue"):
-        return {}
     entries: dict[str, tuple[str, str]] = {}
     with suppress(UserError):
         said = _slurm("squeue", "--noheader", "--all", "--me", "--format=%A|%T|%j")

@@ -16,10 +16,10 @@ OPEN = ("outdated", "missing", "waiting", "running")
 
 
 def statuses(jobs: Iterable[Job]) -> list[Status]:
-    """Every job, those of models first, from their files now; each cell is read once."""
+    """Every job, those of models first, from their files now; each cell is read at most once."""
     in_queue = slurm.queue()
     found, answering = list[Status](), set[str]()
-    for job in sorted(jobs, key=lambda job: job.model is None):
+    for job in jobs:
         status = job.status()
         if status.state == "done":
             found.append(status)
@@ -28,7 +28,7 @@ def statuses(jobs: Iterable[Job]) -> list[Status]:
         # Whether a process does it, or will; a notebook waits for the models that still answer.
         owner = holder(job.lock)
         queued = in_queue.get(slurm.name_of(job))
-        waits_for = [name for name in job.after if name in answering]
+        waits_for = [model.name for model in job.models if model.name in answering]
         record = read_record(job.record)
         _, state, message, needs = status
         last = record.get("state")
@@ -80,18 +80,18 @@ def report(statuses: list[Status]) -> list[str]:
 
 
 def describe(status: Status) -> list[str]:
-    """A line about a job; of one that was not done its logs and the command that helps. A notebook
-    that read incomplete answers needs those first."""
+    """A line about a job; of one that was begun and is not done its logs and the command that does
+    it again."""
     job, state = status.job, status.state
     lines = [f"{state:12} {job.title:40} {details(status)}".rstrip()]
-    logs = []
-    if state in ("failed", "interrupted") or (state == "missing" and job.model):
-        # Its own, and what the scheduler's job has said.
-        places = (job.log, slurm.script_of(job).with_suffix(".out"))
-        logs = [f"    log: {log}" for log in places if log.exists()]
-    stopped = state in ("failed", "interrupted", "outdated")
-    if logs or stopped or (state == "incomplete" and job.model):
-        lines += [*logs, f"    again: {job.command}"]
+    if state in ("done", "running", "waiting", "locked"):
+        return lines
+    # Its own, and what the scheduler's job has said.
+    for log in (job.log, slurm.script_of(job).with_suffix(".out")):
+        if log.exists():
+            lines.append(f"    log: {log}")
+    if len(lines) > 1 or state != "missing":
+        lines.append(f"    again: {job.command}")
     return lines
 
 
@@ -109,9 +109,6 @@ def details(status: Status) -> str:
     parts = [f"{complete}/{len(needs)} cells, {have:,}/{wanted:,} examples"]
     if left:
         parts.append(f"{left:,} tokens left")
-        gpus, _ = job.resources
-        if gpus:
-            parts.append(counted(gpus, "GPU"))
     if state == "running":
         # At the pace since the job began.
         record = read_record(job.record)
@@ -122,9 +119,8 @@ def details(status: Status) -> str:
     parts.append(message)
 
     not_run = []
-    for key in job.not_run(job.name):
-        length, _, task = key.partition(" ")
-        not_run.append(" at ".join(filter(None, [task, length_name(int(length))])))
+    for length, task in job.not_run():
+        not_run.append(f"{task} at {length_name(length)}" if task else length_name(length))
     if not_run:
         parts.append(f"not run: {', '.join(not_run)}")
     problems = [need.problem for need in needs if need.problem]

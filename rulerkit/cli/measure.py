@@ -113,12 +113,6 @@ def check(
     num_examples: NumExamples = None,
     files: Files = None,
     settings: Settings = None,
-    ask: Annotated[
-        bool | None,
-        typer.Option(
-            help="Send the model two short examples; by default only where that is cheap."
-        ),
-    ] = None,
 ) -> None:
     """Check a model's prompts for faults that would make its scores wrong.
 
@@ -134,10 +128,9 @@ def check(
     subject = f"{counted(len(study.tasks), 'task')} at {at_lengths} tokens"
 
     failed = 0
-    for name, findings in checks.check(study, ask).items():
-        lines = checks.summary_lines(findings)
-        echo("\n  ".join([f"{name}: {subject}", *lines]))
-        failed += sum(line.startswith(checks.FAIL) for line in lines)
+    for name, findings in checks.check(study).items():
+        echo("\n  ".join([f"{name}: {subject}", *checks.summary_lines(findings)]))
+        failed += len({finding.name for finding in findings})
     if failed:
         echo(f"\n{failed} of these would make scores wrong; fix them first", err=True)
         raise typer.Exit(ExitStatus.FAILED)

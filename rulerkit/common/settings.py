@@ -359,8 +359,7 @@ class BatchKeys(Keys):
     """A batch file."""
 
     models: list[Any] = []
-    """a list of names, paths or mappings of models, such as `models: [...]`; without it, all that
-    its notebooks name"""
+    """a list of names, paths or mappings of models, such as `models: [...]`"""
     notebooks: list[Any] = []
     """a list of notebooks that run once for each model, such as `notebooks: [...]`"""
     together: list[Any] = []

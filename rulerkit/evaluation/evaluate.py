@@ -291,7 +291,8 @@ def _cells_without_asking(study: Study) -> list[Cell]:
     if missing and not cells:
         raise UserError(
             f"nothing was answered yet ({missing[0]}, ...), and `ask: false` forbids to ask: let "
-            "the models answer first, with `rulerkit batch`, or set `ask: true`"
+            "the models answer first, with `rulerkit batch`, which asks what a notebook's cell "
+            "tagged `study` assigns, or set `ask: true`"
         )
     return cells
 
