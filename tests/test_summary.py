@@ -120,28 +120,6 @@ def test_a_complete_summary():
     assert (a["effective_set"], a["threshold"], a["complete"]) == ("4K", 85.6, True)
 
 
-def test_the_small_protocol_is_judged_by_the_model_itself():
-    """By 85 % of its own mean at its shortest length; the interval holds the threshold's noise."""
-    tasks = [f"{task}_small" for task in ("niah_single_1", "vt", "cwe")]
-    rights = {("a", 256): 0.8, ("a", 512): 0.68, ("a", 1024): 0.66}
-    summary = summarize(scores_of(rights, tasks, suite="small"), tasks)
-    model = row(summary.models, model="a", category="all")
-    assert (model["threshold"], model["effective_length"]) == (68, "512")
-    assert model["threshold_of"] == "85 % of its own mean at 256"
-    assert model["effective_set"] == "256..>1K"
-    text = table_text(summary)
-    assert "Not comparable with the paper: " in text
-    assert "Llama2" not in text
-    rights_of_few = {("a", 256): 0.6, ("a", 512): 0.2}
-    few = summarize(scores_of(rights_of_few, tasks[:1], n=5, wanted=5, suite="small"))
-    assert list(few.models["effective_set"]) == ["256..>512"] * 2, "its start is above its share"
-    useless = summarize(scores_of({("a", 256): 0.0, ("a", 512): 0.0}, tasks, suite="small"))
-    assert useless.models["effective_length"].unique() == [""]
-    assert "No effective length of a: its own mean at 256 is 0." in table_text(useless)
-    mixed = summarize(scores_of(rights, [*tasks, "fwe"]), [*tasks, "fwe"])
-    assert row(mixed.models, category="all")["effective_length"] == ""
-
-
 def test_missing_examples_are_never_averaged_away():
     def have(model, length, task):
         return 30 if (length, task) == (K8, "vt") else 50

@@ -13,12 +13,6 @@ THRESHOLDS: dict[str, dict[str, float]] = package_data("thresholds.yaml")
 average to 87.2, its base ones to 79.2), so whoever shows an effective length shows the threshold
 that it was judged by."""
 PAPERS_THRESHOLD = "Llama2-7B at 4K"
-OWN_SHARE = 0.85
-"""Of a model's own mean at its shortest length: the threshold of OWN_MEAN_SUITES, which have none
-of the paper's. NoLiMa (arXiv 2502.05167) takes the same share of a model's score at its shortest
-lengths."""
-OWN_MEAN_SUITES = ("small",)
-"""The suites in which a model is held against its own mean."""
 OWN_THRESHOLD = "the threshold of its family"
 """Whose score a threshold is that a family of tasks brings."""
 OWN_TABLE = "its suite has a table of its own"

@@ -19,14 +19,12 @@ import numpy as np
 
 from rulerkit.common.errors import UserError, check_known, remark, unknown
 from rulerkit.common.json_text import digest
-from rulerkit.common.lengths import length_name, parse_grid
+from rulerkit.common.lengths import parse_grid
 from rulerkit.common.plugins import capability
 from rulerkit.generation.corpora import OWN_TEXTS
 from rulerkit.generation.tasks import category_of
 from rulerkit.scoring import scores as scoring
 from rulerkit.scoring.effective_length import (
-    OWN_MEAN_SUITES,
-    OWN_SHARE,
     OWN_TABLE,
     OWN_THRESHOLD,
     PAPERS_THRESHOLD,
@@ -88,7 +86,7 @@ class Summary(NamedTuple):
     where nothing was run), stand_in, reader. `models`: a row per model and category: tasks, whole,
     avg, avg_low, avg_high, wavg_inc, wavg_inc_low, wavg_inc_high, wavg_dec, wavg_dec_low,
     wavg_dec_high, effective_length and effective_set (text, '' where there is no threshold or the
-    tasks are not all that it is for), threshold (NaN where the model's own mean is none) and
+    tasks are not all that it is for), threshold (NaN for none) and
     threshold_of (text: whose score it is, or why there is none), setup (text, the same for models
     whose cells have the same protocol and texts), rank_inc, rank_dec (see `_with_ranks`), complete,
     stand_in, reader (whether a reference reader answered), adaptive (question, answer and tokens in
@@ -351,9 +349,7 @@ def _effective(
     own, *others = members["own_threshold"].unique()
     intervals = {mean["length"]: (mean["low"], mean["high"]) for mean in by_length}
     is_possible = any(mean["complete"] for mean in by_length)
-    if suite in OWN_MEAN_SUITES:
-        threshold, whose, intervals = _own_mean(members, by_length, confidence)
-    elif not (others or np.isnan(own)):
+    if not (others or np.isnan(own)):
         threshold, whose = own, OWN_THRESHOLD
     elif suite != "ruler":
         threshold, whose = np.nan, f"the suite {suite} brings no threshold"
@@ -381,30 +377,6 @@ def _effective(
         "threshold": threshold,
         "threshold_of": whose,
     }
-
-
-def _own_mean(
-    members: "pd.DataFrame", by_length: Sequence[Mapping[str, Any]], confidence: float
-) -> tuple[float, str, dict[int, tuple[float, float]]]:
-    """The threshold of the small protocol: a share of the model's own mean at its shortest length;
-    whose it is, in words; and the interval of each length."""
-    shortest, start = by_length[0]["length"], by_length[0]["score"]
-    threshold = round(OWN_SHARE * start, 1)
-    mean_of = f"its own mean at {length_name(shortest)}"
-    whose = f"{100 * OWN_SHARE:g} % of {mean_of}"
-    # A share of nothing is reached by any answer.
-    if not start > 0:
-        threshold, whose = np.nan, f"{mean_of} is {'incomplete' if np.isnan(start) else '0'}"
-
-    # The threshold is uncertain too: the interval is that of the difference from it.
-    intervals = {}
-    for mean in by_length:
-        length = mean["length"]
-        both = members[members["length"].isin([length, shortest])]
-        weights = 1.0 * (both["length"] == length) - OWN_SHARE * (both["length"] == shortest)
-        above = _mean(both["counted"], weights / mean["tasks"], confidence)
-        intervals[length] = (threshold + above.low, threshold + above.high)
-    return threshold, whose, intervals
 
 
 def _with_ranks(models: "pd.DataFrame") -> "pd.DataFrame":

@@ -23,12 +23,7 @@ import numpy as np
 from rulerkit.common.errors import UserError
 from rulerkit.common.lengths import length_name
 from rulerkit.generation.tasks import THIRTEEN
-from rulerkit.scoring.effective_length import (
-    OWN_SHARE,
-    effective_length,
-    effective_set,
-    longest_above,
-)
+from rulerkit.scoring.effective_length import effective_length, effective_set, longest_above
 from rulerkit.scoring.scores import as_scores
 from rulerkit.scoring.statistics import Estimate, WeightedCell, weighted_sum
 from rulerkit.scoring.summary import CELL, Summary, summarize, weighted_cells
@@ -38,6 +33,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SUITE, RULER = "frontier", "ruler"
+OWN_SHARE = 0.85
+"""Of a model's own mean at its shortest length: what the relative length keeps."""
 ABSOLUTE = 50.0
 """The normalised mean, in percent, that the absolute effective length asks for."""
 LEAST_BASE = 30.0

@@ -7,9 +7,15 @@ from typing import TYPE_CHECKING, Any
 from rulerkit.common.lengths import length_name
 from rulerkit.common.render import Field, render
 from rulerkit.report.tables.notes import names_of, texts_notes
-from rulerkit.scoring.effective_length import OWN_SHARE
 from rulerkit.scoring.summary import texts_words
-from rulerkit_frontier.scores import ABSOLUTE, LEAST_BASE, FrontierSummary, as_frontier, frontier
+from rulerkit_frontier.scores import (
+    ABSOLUTE,
+    LEAST_BASE,
+    OWN_SHARE,
+    FrontierSummary,
+    as_frontier,
+    frontier,
+)
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,7 +11,7 @@ from rulerkit.common.errors import UserError, check_known, check_type, counted, 
 from rulerkit.common.lengths import length_name
 from rulerkit.common.render import Field, render
 from rulerkit.report.tables.notes import cell_notes, model_notes, names_of, number_range
-from rulerkit.scoring.effective_length import OWN_THRESHOLD, PAPERS_THRESHOLD
+from rulerkit.scoring.effective_length import PAPERS_THRESHOLD
 from rulerkit.scoring.summary import AVERAGES, CATEGORIES, RANKS, Summary
 
 TITLES: dict[str, str] = {
@@ -177,11 +177,9 @@ def _effective_rules(models: pd.DataFrame, category: str) -> list[str]:
     for source in judged["threshold_of"].unique():
         if source == PAPERS_THRESHOLD:
             rules.append(f"{used}, {source} in the paper")
-        elif source == OWN_THRESHOLD:
+        else:
             own = models["threshold"].dropna().unique()
             rules.append(f"{', '.join(f'{one:g}' for one in own)}, {source}")
-        else:
-            rules.append(source)
     if not rules:
         return []
 

@@ -36,8 +36,7 @@ def unusual(cells: pd.DataFrame) -> "dict[str, pd.Series[bool]]":
     facts = {"reference readers": cells["engine"] == "reader"}
     for suite in cells["suite"].unique():
         if suite != "ruler":
-            words = "small protocol" if suite == "small" else f"suite {suite}"
-            facts[words] = cells["suite"] == suite
+            facts[f"suite {suite}"] = cells["suite"] == suite
     if "note" in cells:
         notes = cells["note"].fillna("").str.split("; ")
         facts[COMPRESSED] = notes.map(lambda parts: COMPRESSED in parts)
@@ -125,7 +124,7 @@ def model_notes(models: pd.DataFrame) -> list[str]:
 
 def remarks(cells: pd.DataFrame) -> str:
     """What a figure must say below itself of the cells (or the labels) that it shows: reference
-    readers, the small protocol, synthetic texts, texts of the user's, incomplete cells."""
+    readers, another suite, synthetic texts, texts of the user's, incomplete cells."""
     return "; ".join(what for what, is_so in unusual(cells).items() if is_so.any())
 
 
