@@ -1,7 +1,6 @@
 """Means, intervals and effective lengths; what is missing is never averaged away."""
 
 import math
-import re
 from itertools import product
 
 import pandas as pd
@@ -69,18 +68,16 @@ def test_ranks_share_ties():
         ({K4: 90, K8: 90}, None, ">8K"),
         ({K4: 90, K8: 90}, 131072, ">8K"),
         ({K4: 90, K8: 90}, 8192, "8K"),
-        ({K4: 90, K8: NAN}, None, ">=4K, 8K not run"),
-        ({K4: 90, K8: NAN, K16: NAN}, None, ">=4K, 8K unfinished, 16K failed"),
-        ({K4: 80, K8: NAN}, None, "not known, 8K unfinished"),
+        ({K4: 90, K8: NAN}, None, ">=4K"),
+        ({K4: 90, K8: NAN, K16: 70}, None, ">=4K"),
+        ({K4: 80, K8: NAN}, None, ""),
         ({K4: NAN, K8: 90, K16: 80}, None, "8K"),  # what is shorter cannot change it
-        ({K4: NAN, K8: 80}, None, "not known, 4K not run"),
+        ({K4: NAN, K8: 80}, None, ""),
         ({K4: NAN}, None, ""),
     ],
 )
 def test_effective_length(scores, claimed, answer):
-    states = dict(re.findall(r"(8K|16K) (unfinished|failed)", answer))
-    by_length = {K8: states.get("8K", "not run"), K16: states.get("16K", "not run")}
-    assert effective_length(scores, 85.6, claimed, by_length) == answer
+    assert effective_length(scores, 85.6, claimed) == answer
 
 
 @pytest.mark.parametrize(
@@ -135,7 +132,7 @@ def test_missing_examples_are_never_averaged_away():
     whole = row(summary.models, category="all")
     assert math.isnan(whole["avg"])
     assert math.isnan(whole["rank_inc"])
-    assert (whole["effective_length"], whole["effective_set"]) == (">=4K, 8K unfinished", "4K..>8K")
+    assert (whole["effective_length"], whole["effective_set"]) == (">=4K", "4K..>8K")
     qa = row(summary.models, category="qa")
     assert (qa["avg"], qa["complete"]) == (pytest.approx(100), True)
     text = table_text(summary)
@@ -199,11 +196,11 @@ def test_one_example_with_two_scores_is_refused():
 def test_the_grid_can_be_asked_for():
     scores = scores_of({("a", K4): 1.0, ("a", K8): 1.0, ("b", K4): 1.0})
     b = row(summarize(scores).models, model="b", category="all")
-    assert (b["effective_length"], b["complete"]) == (">=4K, 8K not run", False)
+    assert (b["effective_length"], b["complete"]) == (">=4K", False)
     b = row(summarize(scores, lengths=K4).models, model="b", category="all")
     assert (b["effective_length"], b["avg"]) == (">4K", pytest.approx(100))
     a = row(summarize(scores, lengths=[K8, K16]).models, model="a", category="all")
-    assert a["effective_length"] == ">=8K, 16K not run"
+    assert a["effective_length"] == ">=8K"
     fewer = summarize(scores, "vt", ["4K"], num_examples=10)
     assert {*fewer.cells["task"]} == {"vt"}
     assert set(fewer.cells["n"]) == {10}

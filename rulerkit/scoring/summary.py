@@ -365,11 +365,8 @@ def _effective(
     length = possible = ""
     if is_possible and not np.isnan(threshold):
         scores = {mean["length"]: mean["score"] for mean in by_length}
-        # Why a length has no complete score.
-        states = dict.fromkeys(members.loc[members["failed"] > 0, "length"], "failed")
-        states |= dict.fromkeys(members.loc[members["n"] > 0, "length"], "unfinished")
         claimed = first["claimed_length"]
-        length = effective_length(scores, threshold, claimed, states)
+        length = effective_length(scores, threshold, claimed)
         possible = effective_set(intervals, threshold, claimed)
     return {
         "effective_length": length,

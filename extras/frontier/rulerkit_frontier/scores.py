@@ -334,11 +334,6 @@ def _model_row(
     row["reach"] = 0 if no_share else longest_above(scores, own_share)
     both = max(own_share, ABSOLUTE)
     row["threshold"] = np.nan if why else both
-    states = {
-        one["length"]: "unfinished"
-        for one in lengths
-        if one["have"] and _is_asked(by_length[one["length"]])
-    }
     for name, set_name, threshold, above, none in (
         ("relative", "relative_set", own_share, above_share, no_share),
         ("absolute", "absolute_set", ABSOLUTE, above_absolute, ""),
@@ -350,7 +345,7 @@ def _model_row(
         intervals = {
             length: (threshold + low, threshold + high) for length, (low, high) in above.items()
         }
-        row[name] = effective_length(scores, threshold, claimed, states)
+        row[name] = effective_length(scores, threshold, claimed)
         row[set_name] = effective_set(intervals, threshold, claimed)
     return row
 

@@ -133,9 +133,7 @@ def models_text(
 def _model_field(row: "pd.Series[Any]", column: str) -> Field:
     value = row[column]
     if column == "effective_length":
-        # What is incomplete is seen at its length.
-        length = str(value).partition(",")[0].replace("not known", "")
-        return Field(length or "-")
+        return Field(value or "-")
     if isinstance(value, str):
         return Field(value, small=row["origin"] if column == "model" else "")
 
