@@ -255,12 +255,10 @@ def test_suites_stand_apart(capsys):
         assert set(chosen.cells["suite"]) == {"other"}
         model = row(chosen.models, category="all")
         assert (model["tasks"], model["effective_length"]) == (2, "")
-        assert model["threshold_of"] == "the suite other brings no threshold"
+        assert math.isnan(model["threshold"])
         assert "Not comparable with the paper: " in table_text(chosen)
-    with pytest.raises(UserError, match="suites ruler and other"):
+    with pytest.raises(UserError, match="the tasks named are of ruler and other"):
         summarize(together, ["vt", "state_4"])
-    with pytest.raises(UserError, match="suites other and small"):
-        summarize(together.replace({"suite": {"ruler": "small"}}))
 
 
 def test_other_tasks_enter_no_mean_of_the_thirteen():

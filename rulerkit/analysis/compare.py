@@ -222,7 +222,7 @@ def compare(
     # No mean is over two suites; one that only one side was asked cannot be meant.
     suites = [{cell.about.suite for cell in cells} for cells in chosen]
     if suites[0] & suites[1] and len(suites[0] | suites[1]) > 1:
-        suite = choose_suite(suites[0] & suites[1], is_named=chosen_tasks is not None)
+        suite = choose_suite(suites[0] & suites[1])
         chosen = [[cell for cell in cells if cell.about.suite == suite] for cells in chosen]
 
     side_a, side_b = (

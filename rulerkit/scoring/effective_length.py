@@ -15,8 +15,6 @@ that it was judged by."""
 PAPERS_THRESHOLD = "Llama2-7B at 4K"
 OWN_THRESHOLD = "the threshold of its family"
 """Whose score a threshold is that a family of tasks brings."""
-OWN_TABLE = "its suite has a table of its own"
-"""Why the mean over the tasks of a suite with a capability has no threshold."""
 
 
 def effective_length(

@@ -20,12 +20,10 @@ import numpy as np
 from rulerkit.common.errors import UserError, check_known, remark, unknown
 from rulerkit.common.json_text import digest
 from rulerkit.common.lengths import parse_grid
-from rulerkit.common.plugins import capability
 from rulerkit.generation.corpora import OWN_TEXTS
 from rulerkit.generation.tasks import category_of
 from rulerkit.scoring import scores as scoring
 from rulerkit.scoring.effective_length import (
-    OWN_TABLE,
     OWN_THRESHOLD,
     PAPERS_THRESHOLD,
     THRESHOLDS,
@@ -86,8 +84,8 @@ class Summary(NamedTuple):
     where nothing was run), stand_in, reader. `models`: a row per model and category: tasks, whole,
     avg, avg_low, avg_high, wavg_inc, wavg_inc_low, wavg_inc_high, wavg_dec, wavg_dec_low,
     wavg_dec_high, effective_length and effective_set (text, '' where there is no threshold or the
-    tasks are not all that it is for), threshold (NaN for none) and
-    threshold_of (text: whose score it is, or why there is none), setup (text, the same for models
+    tasks are not all that it is for), threshold (NaN for none) and threshold_of (text: whose score
+    it is), setup (text, the same for models
     whose cells have the same protocol and texts), rank_inc, rank_dec (see `_with_ranks`), complete,
     stand_in, reader (whether a reference reader answered), adaptive (question, answer and tokens in
     words, '' for a fixed number of examples).
@@ -96,13 +94,11 @@ class Summary(NamedTuple):
     cells: "pd.DataFrame"
     lengths: "pd.DataFrame"
     models: "pd.DataFrame"
-    confidence: float
 
     def of(self, category: str) -> "Summary":
         """The rows of one category; of 'all' all cells."""
-        cells, lengths, models = (frame[frame["category"] == category] for frame in self[:3])
-        cells = self.cells if category == "all" else cells
-        return Summary(cells, lengths, models, self.confidence)
+        cells, lengths, models = (frame[frame["category"] == category] for frame in self)
+        return Summary(self.cells if category == "all" else cells, lengths, models)
 
 
 def length_weights(num_lengths: int) -> "NDArray[np.float64]":
@@ -118,7 +114,6 @@ def summarize(
     tasks: str | Sequence[str] | None = None,
     lengths: int | str | Sequence[int | str] | None = None,
     num_examples: int | None = None,
-    confidence: float = 0.95,
     suite: str | None = None,
 ) -> Summary:
     """Summarize rows of `score`, or what it takes, over a grid of tasks, lengths and examples.
@@ -130,7 +125,7 @@ def summarize(
     that any model was run at; `num_examples` are the first so many, else as many as each cell was
     to have. What the grid lacks is shown as missing, and no mean is taken over the rest. All rows
     are of one suite: `suite`, or what `choose_suite` chooses. Raises UserError for nothing to
-    summarize, several suites, and one example with two scores.
+    summarize, tasks of two suites, and one example with two scores.
     """
     given_tasks, given_lengths = parse_grid(tasks, lengths)
     tallies = tally(scores, num_examples=num_examples)
@@ -138,7 +133,10 @@ def summarize(
         # The suite that is named, or that of the tasks that are.
         suites = {*tallies["suite"]}
         of_tasks = {*tallies.loc[tallies["task"].isin(given_tasks or ()), "suite"]}
-        chosen = suite or choose_suite(of_tasks or suites, is_named=bool(given_tasks))
+        if len(of_tasks) > 1:
+            names = " and ".join(in_order(of_tasks))
+            raise UserError(f"the tasks named are of {names}, and no mean is over two suites")
+        chosen = suite or choose_suite(of_tasks or suites)
         check_known("suite", chosen, suites)
         tallies = tallies[tallies["suite"] == chosen]
 
@@ -157,8 +155,8 @@ def summarize(
 
     # Each cell has its mean; then means of several cells are taken, example by example.
     tallies = tallies[is_asked | ((tallies["n"] == 0) & (tallies["failed"] > 0))]
-    cells = _cells(tallies, given_tasks, given_lengths, num_examples, confidence)
-    lengths_of, models = _means(cells, confidence)
+    cells = _cells(tallies, given_tasks, given_lengths, num_examples)
+    lengths_of, models = _means(cells)
     models["adaptive"] = ""
     for (run, model), of_model in tallies[tallies["adaptive"] != ""].groupby(_MODEL):
         is_own = (models["run"] == run) & (models["model"] == model)
@@ -167,7 +165,7 @@ def summarize(
     cells = cells[_COLUMNS]
     for frame in (cells, lengths_of, models):
         frame.attrs = {"texts": texts_words(cells)}
-    return Summary(cells, lengths_of, models, confidence)
+    return Summary(cells, lengths_of, models)
 
 
 def _cells(
@@ -175,7 +173,6 @@ def _cells(
     tasks: Sequence[str] | None,
     lengths: Sequence[int] | None,
     num_examples: int | None,
-    confidence: float,
 ) -> "pd.DataFrame":
     """A row for each model with an answer, task and length, also of those that nobody asked: all
     that is known of the cell. `counted` are the examples of a cell that is complete, else None.
@@ -214,16 +211,16 @@ def _cells(
             row |= {name: about[name] for name in _ABOUT} | {"suite": suite}
             row["category"] = categories.get(task) or category_of(task)
             row["wanted"] = num_examples or row["wanted"] or about["wanted"]
-            rows.append(row | _answers(row, confidence))
+            rows.append(row | _answers(row))
     return pd.DataFrame(rows, dtype=object).infer_objects()
 
 
-def _answers(cell: Mapping[str, Any], confidence: float) -> dict[str, Any]:
+def _answers(cell: Mapping[str, Any]) -> dict[str, Any]:
     """The mean of a cell where it has its answers, and in words what it lacks."""
     n, wanted = cell["n"], cell["wanted"]
     complete = is_enough(n, wanted, cell["failed"], cell["max_failures"])
     counted = cell["examples"] if complete else None
-    mean = _mean([counted], [1.0], confidence)
+    mean = _mean([counted], [1.0])
 
     # "300/500, 2 failed": beside the score where it is of the rest, else in its place.
     failures = failure_counts(cell["failed"], cell["failed_refused"])
@@ -240,19 +237,17 @@ def _answers(cell: Mapping[str, Any], confidence: float) -> dict[str, Any]:
     }
 
 
-def _mean(
-    cells: Iterable[WeightedCell | None], weights: Iterable[float], confidence: float
-) -> Estimate:
+def _mean(cells: Iterable[WeightedCell | None], weights: Iterable[float]) -> Estimate:
     """The weighted mean of cells in percent; NaN where one is incomplete, which is None."""
     weighted = []
     for cell, weight in zip(cells, weights, strict=True):
         if cell is None:
             return Estimate(np.nan, np.nan, np.nan)
         weighted.append(cell._replace(weight=float(weight)))
-    return weighted_sum(weighted, confidence).percent()
+    return weighted_sum(weighted).percent()
 
 
-def _means(cells: "pd.DataFrame", confidence: float) -> "tuple[pd.DataFrame, pd.DataFrame]":
+def _means(cells: "pd.DataFrame") -> "tuple[pd.DataFrame, pd.DataFrame]":
     """The tables `lengths` and `models`: the means of each model in each category that any model
     has an answer in. `whole`: whether they are over all tasks that RULER has in it; True in other
     suites."""
@@ -286,17 +281,17 @@ def _means(cells: "pd.DataFrame", confidence: float) -> "tuple[pd.DataFrame, pd.
                 "reader": bool((members["engine"] == "reader").any()),
             }
             by_length = [
-                {**about, "length": length, **_mean_at(at_length, confidence)}
+                {**about, "length": length, **_mean_at(at_length)}
                 for length, at_length in members.groupby("length")
             ]
             lengths += by_length
-            models.append(about | _averages(members, by_length, confidence))
+            models.append(about | _averages(members, by_length))
     columns = [*_MODEL, *_ABOUT, "category", "tasks", "whole", "stand_in", "reader"]
     columns += ["length", *_SCORE, "n", "complete", "have"]
     return pd.DataFrame(lengths, columns=columns), pd.DataFrame(models)
 
 
-def _mean_at(members: "pd.DataFrame", confidence: float) -> dict[str, Any]:
+def _mean_at(members: "pd.DataFrame") -> dict[str, Any]:
     """The mean over the tasks of a category at one length."""
     # What is missing is said of the cell that is furthest from complete.
     begun = int(((members["n"] > 0) | (members["failed"] > 0)).sum())
@@ -304,7 +299,7 @@ def _mean_at(members: "pd.DataFrame", confidence: float) -> dict[str, Any]:
     have = least.sort_values(["complete", "share"])["have"].iloc[0]
     if begun < len(members):
         have = f"{begun}/{len(members)} tasks" if begun else "-"
-    mean = _mean(members["counted"], [1 / len(members)] * len(members), confidence)
+    mean = _mean(members["counted"], [1 / len(members)] * len(members))
     return {
         **dict(zip(_SCORE, mean, strict=True)),
         "n": members["n"].min(),
@@ -313,18 +308,16 @@ def _mean_at(members: "pd.DataFrame", confidence: float) -> dict[str, Any]:
     }
 
 
-def _averages(
-    members: "pd.DataFrame", by_length: Sequence[Mapping[str, Any]], confidence: float
-) -> dict[str, Any]:
+def _averages(members: "pd.DataFrame", by_length: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The averages over the lengths of one model and category, and its effective length."""
     row: dict[str, Any] = {}
     lengths = [mean["length"] for mean in by_length]
     for name, weights in zip(AVERAGES, length_weights(len(lengths)), strict=True):
         of_length = dict(zip(lengths, weights, strict=True))
         of_cells = members["length"].map(of_length) / by_length[0]["tasks"]
-        mean = _mean(members["counted"], of_cells, confidence)
+        mean = _mean(members["counted"], of_cells)
         row |= zip((name, f"{name}_low", f"{name}_high"), mean, strict=True)
-    row |= _effective(members, by_length, confidence)
+    row |= _effective(members, by_length)
 
     # Models are compared where protocol and texts of all their tasks are the same.
     answered = members[members["n"] > 0]
@@ -338,35 +331,30 @@ def _averages(
     return row
 
 
-def _effective(
-    members: "pd.DataFrame", by_length: Sequence[Mapping[str, Any]], confidence: float
-) -> dict[str, Any]:
-    """The threshold of one model and category, whose it is, and the effective length by it.
+def _effective(members: "pd.DataFrame", by_length: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The threshold of one model and category, whose it is, and the effective length by it: ""
+    where no length is complete, or the tasks are not all that the paper's threshold is for.
 
     `members` are the cells that the means `by_length` are over.
     """
-    first, suite, category = by_length[0], members["suite"].iloc[0], by_length[0]["category"]
+    first = by_length[0]
     own, *others = members["own_threshold"].unique()
-    intervals = {mean["length"]: (mean["low"], mean["high"]) for mean in by_length}
-    is_possible = any(mean["complete"] for mean in by_length)
+    threshold, whose = np.nan, ""
+    is_judged = any(mean["complete"] for mean in by_length)
     if not (others or np.isnan(own)):
         threshold, whose = own, OWN_THRESHOLD
-    elif suite != "ruler":
-        threshold, whose = np.nan, f"the suite {suite} brings no threshold"
-        if capability(suite):
-            whose = OWN_TABLE
-    else:
-        # The paper's, Llama2-7B's score at 4K, is for all of the benchmark's tasks in a category.
-        threshold, whose = THRESHOLDS[first["aligned"]].get(category, np.nan), PAPERS_THRESHOLD
-        if np.isnan(threshold):
-            whose = f"neither the paper nor the family has a threshold for {category}"
-        is_possible = is_possible and first["whole"]
+    elif members["suite"].iloc[0] == "ruler":
+        # Llama2-7B's score at 4K is for all of the benchmark's tasks in a category.
+        threshold = THRESHOLDS[first["aligned"]].get(first["category"], np.nan)
+        whose = PAPERS_THRESHOLD
+        is_judged = is_judged and first["whole"]
 
     length = possible = ""
-    if is_possible and not np.isnan(threshold):
-        scores = {mean["length"]: mean["score"] for mean in by_length}
+    if is_judged and not np.isnan(threshold):
         claimed = first["claimed_length"]
+        scores = {mean["length"]: mean["score"] for mean in by_length}
         length = effective_length(scores, threshold, claimed)
+        intervals = {mean["length"]: (mean["low"], mean["high"]) for mean in by_length}
         possible = effective_set(intervals, threshold, claimed)
     return {
         "effective_length": length,
@@ -396,11 +384,7 @@ def _adaptive(cells: "pd.DataFrame") -> str:
     from rulerkit.scoring.adaptive import StoppingRule, replay
 
     first = cells.iloc[0]
-    try:
-        rule = StoppingRule(**json.loads(first["adaptive"]))
-    except TypeError:
-        return "adaptive: what a former version asked here is not judged any more"
-
+    rule = StoppingRule(**json.loads(first["adaptive"]))
     # The scores of each cell of the rule, by index; requests that failed behind the last answer
     # count as well.
     scores = {place: np.empty(0) for place in product(rule.tasks, rule.lengths)}
@@ -443,27 +427,21 @@ def texts_words(frame: "pd.DataFrame") -> str:
     return "; ".join(name for name, is_so in words.items() if is_so.any())
 
 
-def suites_of(frame: "pd.DataFrame") -> list[str]:
-    """The suites of rows of `score` or of `tally`, RULER's first: each has a summary of its own."""
-    return sorted({*frame["suite"]}, key=lambda suite: (suite != "ruler", suite))
+def in_order(suites: Iterable[str]) -> list[str]:
+    """Suites, each once, RULER's first: each has a summary of its own."""
+    return sorted({*suites}, key=lambda suite: (suite != "ruler", suite))
 
 
-def choose_suite(suites: Collection[str], is_named: bool = False) -> str:
-    """The one of several suites that means are taken over: `ruler` where its tasks were not named
-    with others, which stderr then says; UserError where nothing tells."""
-    if len(suites) == 1:
-        return next(iter(suites))
-    names = sorted(suites, key=lambda suite: (suite != "ruler", suite))
-    if is_named or names[0] != "ruler":
-        raise UserError(
-            f"these scores are of the suites {' and '.join(names)}, and no mean is over two of "
-            "them: name tasks of one"
+def choose_suite(suites: Collection[str]) -> str:
+    """The one of some suites that means are taken over: RULER's, else the first by name. Of the
+    others stderr says that they are left out."""
+    chosen, *others = in_order(suites)
+    if others:
+        remark(
+            f"left out: tasks of {' and '.join(others)}, which enter no mean with those of "
+            f"{chosen}: name their tasks to see them"
         )
-    remark(
-        f"left out: tasks of {' and '.join(names[1:])}, which enter no mean with those of ruler: "
-        "name their tasks to see them"
-    )
-    return "ruler"
+    return chosen
 
 
 # --- cells ----------------------------------------------------------------------------------------

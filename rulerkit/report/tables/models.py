@@ -52,7 +52,6 @@ def table_text(
         )
     models = board_rows(summary, ["score", "have"])
 
-    percent = f"{100 * summary.confidence:g} %"
     models = models.assign(model=names_of(models))
     if not in_order:
         # as the paper sorts its Table 3
@@ -71,7 +70,7 @@ def table_text(
     if len(complete):
         mean += f", n = {counted(number_range(complete), 'example')} each"
     below = [
-        f"{mean}; ± is the wider side of the {percent} interval.",
+        f"{mean}; ± is the wider side of the 95 % interval.",
         *_effective_rules(models, category),
         *model_notes(models),
         *cell_notes(summary.cells, marked=True),

@@ -10,7 +10,6 @@ from rulerkit.common.errors import counted, listed
 from rulerkit.common.lengths import length_name
 from rulerkit.generation.corpora import OWN_TEXTS
 from rulerkit.inference.model import COMPRESSED
-from rulerkit.scoring.effective_length import OWN_TABLE
 from rulerkit.scoring.scores import own_labels
 from rulerkit.scoring.summary import STAND_IN, texts_words
 
@@ -109,17 +108,14 @@ _ADAPTIVE_NOTE = (
 
 
 def model_notes(models: pd.DataFrame) -> list[str]:
-    """Lines for models that have no threshold, and so no effective length, and for those of
-    adaptive runs: what was found, for how many tokens."""
-    # The table of a suite's own says more.
-    unjudged = models["threshold"].isna() & (models["threshold_of"] != OWN_TABLE)
-    without = models[unjudged].groupby("threshold_of", sort=False)["label"]
-    adaptive = list(zip(models["label"], models["adaptive"], strict=True))
-    return [
-        *(f"No effective length of {listed(names, 6)}: {reason}." for reason, names in without),
-        *(f"{label}: {found}." for label, found in adaptive if found),
-        *([_ADAPTIVE_NOTE] if any(found for _, found in adaptive) else []),
-    ]
+    """Lines for the models of adaptive runs: what was found, for how many tokens."""
+    adaptive = models[models["adaptive"] != ""]
+    if adaptive.empty:
+        return []
+    notes = []
+    for label, found in zip(adaptive["label"], adaptive["adaptive"], strict=True):
+        notes.append(f"{label}: {found}.")
+    return [*notes, _ADAPTIVE_NOTE]
 
 
 def remarks(cells: pd.DataFrame) -> str:
