@@ -187,7 +187,6 @@ def compare(
     margin: float = 1.0,
     by: str = "digest",
     outputs: str | Path = "outputs",
-    max_failures: float | None = None,
     tasks: str | Sequence[str] | None = None,
     lengths: int | str | Sequence[int | str] | None = None,
     num_examples: int | None = None,
@@ -196,9 +195,8 @@ def compare(
 
     Each side is a folder of predictions, `run/model`, a model's name in `outputs/predictions`, or
     its cells, or all their rows of `load`. `by='index'` pairs examples whose prompts differ. A cell
-    in which more requests failed than `max_failures` allows, by default that of its record, is left
-    out. `tasks`, `lengths`, `num_examples`: None takes all. Raises UserError for what cannot be
-    compared.
+    in which more requests failed than its study allows is left out. `tasks`, `lengths`,
+    `num_examples`: None takes all. Raises UserError for what cannot be compared.
     """
     check_margin(margin)
     check_known("way to pair examples", by, PAIRINGS)
@@ -226,7 +224,7 @@ def compare(
         chosen = [[cell for cell in cells if cell.about.suite == suite] for cells in chosen]
 
     side_a, side_b = (
-        side_of(cells, name, max_failures, num_examples)
+        side_of(cells, name, num_examples=num_examples)
         for name, cells in zip(names, chosen, strict=True)
     )
     # A stored baseline and the model of today may have one name, and so may files of other

@@ -51,7 +51,6 @@ _LISTS = ("references", "depths")
 def load(
     *places: Any,
     labels: bool = False,
-    max_failures: float | None = None,
     report: Report = remark,
 ) -> pd.DataFrame:
     """All results below some places: a row per example, with the columns of `score`,
@@ -64,7 +63,7 @@ def load(
     Raises UserError where a place holds no predictions, and where two places contradict each other.
     """
     cells = as_cells(places or "outputs", "load", report)
-    scores = score(cells, report, max_failures)
+    scores = score(cells, report)
     cells = readable(cells)
     if line := lacking_line(cells):
         report(line)

@@ -13,7 +13,6 @@ from rulerkit.cli.options import (
     Files,
     HubDataset,
     Lengths,
-    MaxFailures,
     NumExamples,
     OneModel,
     OtherScorers,
@@ -115,7 +114,6 @@ def report(
     format: ReportFormat = "",
     output: ReportFile = None,
     other: OtherScorers = None,
-    max_failures: MaxFailures = None,
     dataset: HubDataset = "",
 ) -> None:
     """Score stored predictions, with 95 % intervals; no model is needed.
@@ -136,7 +134,7 @@ def report(
     problems = list[str]()
     cells = _cells_in(places or ["outputs"], problems)
     if other:
-        if by or format or output or max_failures is not None:
+        if by or format or output:
             raise UserError("--as prints its own table: leave the other options out")
         of_all = score_as(cells, "all" if other == ["all"] else other)
         echo(scorers_text(of_all), nl=False)
@@ -145,7 +143,7 @@ def report(
     kind, by = _form(cells, format, output, by)
     if dataset and kind != "hf":
         raise UserError("--dataset goes with --format hf only")
-    tallies = tallied(cells, problems, max_failures)
+    tallies = tallied(cells, problems)
     cells = readable(cells)
     is_leaderboard = by == "model" and kind in TABLES
     for line in filter(None, [lacking_line(cells), *([] if is_leaderboard else problems)]):

@@ -60,15 +60,6 @@ BatchSettings = Annotated[
         "-y 'models: [perfect]'. Repeatable.",
     ),
 ]
-MaxFailures = Annotated[
-    float | None,
-    typer.Option(
-        "--max-failures",
-        min=0,
-        help="A share (below 1) or a number of a cell's examples that may lack an answer: the "
-        "mean is taken over the others.",
-    ),
-]
 DryRun = Annotated[
     bool,
     typer.Option(

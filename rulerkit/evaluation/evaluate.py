@@ -213,14 +213,6 @@ def _ask_models(study: Study, call: _Call) -> list[Cell]:
     for of_model, model, asked in ready:
         (described,) = of_model.models
         session.use(described, model)
-        # Of a model that is a Python object, or made by one, not all changes are seen.
-        is_code = isinstance(described, Model) or "entry" in described
-        if is_code and not any(call.missing[cell.path] for cell in of_model.cells()):
-            remark(
-                f"{model.name}: nothing was asked, all answers are stored; a change that its "
-                "record does not hold, such as a patch elsewhere, is not seen: another `name` or "
-                "`run`, or fresh=True, asks again"
-            )
         try:
             cells += _ask_model(of_model, model, asked, call)
         except ModelError as error:

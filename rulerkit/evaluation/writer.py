@@ -16,7 +16,6 @@ from typing import Any
 
 from rulerkit.common.errors import Elsewhere, ModelError, UserError, counted, remark
 from rulerkit.common.paths import cell_file
-from rulerkit.common.plugins import source_digest
 from rulerkit.common.progress import in_notebook
 from rulerkit.common.settings import JSON
 from rulerkit.evaluation.study import Study
@@ -147,11 +146,9 @@ class CellWriter:
             "suite": examples.task.suite,
             "threshold": examples.task.threshold,
         }
-        # Few models read prompts in a way of their own, and few families come from outside.
+        # Few models read prompts in a way of their own.
         if model.protocol_note:
             self._settings["protocol_note"] = model.protocol_note
-        if "module" in self.result["task"]:
-            self._settings["family_source"] = source_digest(type(examples.task).__module__)
         self._record: JSON = {}
         self._failures: list[Failure] = []
         self._lock: Lock | None = None

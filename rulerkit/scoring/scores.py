@@ -7,7 +7,6 @@ A score is a number from 0 to 1 here and in every row; tables multiply by 100, i
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rulerkit.common.errors import UserError, listed, remark, shortened
-from rulerkit.common.plugins import source_digest
 from rulerkit.common.settings import JSON
 from rulerkit.generation.prompt_format import opens_thought, without_thought
 from rulerkit.generation.tasks import CATEGORIES as CATEGORIES
@@ -103,7 +101,6 @@ _ROW = {
     "digest": "digest of the prompt; pairs examples of two models",
     "group": "number of the article that questions share; NaN for other tasks",
     "reasoning_tokens": "tokens of the model's thought, by the server or counted; 0 without one",
-    "cached_tokens": "tokens of the prompt that the server had cached, by its own count",
 }
 _KINDS: JSON = dict.fromkeys(_ROW, float) | {"index": int}
 _KINDS |= dict.fromkeys(["other_form", "empty", "cut_off", "cut_thought", "is_copy"], bool)
@@ -197,22 +194,16 @@ def as_scores(given: Any, who: str, report: Report | None = None) -> "pd.DataFra
         return score(as_cells(given, who), report)
 
     check_columns(given, COLUMNS, who, TAKES)
-    for name in ("length", "index", "score"):
-        values = given[name]
-        if len(values) and isinstance(values.iloc[0], str):
-            raise UserError(
-                f"{who}: the column {name} holds {shortened(values.iloc[0])}, and numbers are "
-                "meant: read a file with pd.read_csv(path) alone, which finds the types"
-            )
+    import pandas as pd
+
     # A mean of ones may be above 1.
-    wrong = given["score"][~given["score"].between(0, 1 + 1e-9)]
+    numbers = pd.to_numeric(given["score"], errors="coerce")
+    wrong = given["score"][~numbers.between(0, 1 + 1e-9) | (numbers != given["score"])]
     if len(wrong):
         raise UserError(
-            f"{who}: the column score holds {wrong.iloc[0]:g}, and scores of rows are 0 to 1: "
-            "tables multiply by 100"
+            f"{who}: the column score holds {shortened(wrong.iloc[0])}, and scores of rows are "
+            "numbers from 0 to 1: tables multiply by 100"
         )
-
-    import pandas as pd
 
     # Rows of `load` are shown in a way of their own, which is not for what is made from them.
     scores = pd.DataFrame(given)
@@ -227,7 +218,6 @@ def as_scores(given: Any, who: str, report: Report | None = None) -> "pd.DataFra
 def score(
     cells: "Cell | str | Path | Iterable[Cell | str | Path] | pd.DataFrame",
     report: Report | None = None,
-    max_failures: float | None = None,
 ) -> "pd.DataFrame":
     """Judge predictions: a DataFrame with one row per example, in the order of the cells.
 
@@ -235,7 +225,6 @@ def score(
     `load` keep their scores.
 
     COLUMNS says what the columns mean. `attrs["empty_cells"]` describes the cells without a row.
-    `max_failures` overrides the records.
 
     Raises UserError where a row is damaged, has no references or an empty one, or is another answer
     to an example that has one (with `report`, leaves the cell out and calls it), and where two
@@ -245,40 +234,33 @@ def score(
 
     if is_table(cells):
         # These rows were judged before; any others that a file may hold are left out.
-        scores = as_scores(cells, "score").reindex(columns=list(COLUMNS))
-        return scores if max_failures is None else scores.assign(max_failures=max_failures)
-    given = as_cells(cells, "score", report or remark)
-    # One array a column: each is let go when the table has it.
-    of_cells = [
-        (about, {name: rows[name].copy() for name in ROW_COLUMNS})
-        for about, rows in judged_cells(given, report, max_failures)
-    ]
+        return as_scores(cells, "score").reindex(columns=list(COLUMNS))
+    described, of_cells, empty = list[JSON](), list[Rows](), list[JSON]()
+    for about, rows in judged_cells(as_cells(cells, "score", report or remark), report):
+        described.append(about)
+        of_cells.append(rows)
+        if not len(rows):
+            empty.append(about)
     if not of_cells:
         return pd.DataFrame(columns=list(COLUMNS))
-    # Labels must tell models apart in the whole table, not only inside a cell.
-    described = pd.DataFrame([about for about, _ in of_cells])
-    described["label"] = own_labels(described, "label")
-    counts = [len(rows["index"]) for _, rows in of_cells]
-    columns: dict[str, Any] = {}
-    for name in ROW_COLUMNS:
-        columns[name] = np.concatenate([rows.pop(name) for _, rows in of_cells])
-    columns["digest"] = [digest.decode() for digest in columns["digest"].tolist()]
-    if not np.isnan(columns["num_prompt_tokens"]).any():
-        columns["num_prompt_tokens"] = columns["num_prompt_tokens"].astype(int)
 
+    table = pd.DataFrame(np.concatenate(of_cells))
+    table["digest"] = [digest.decode() for digest in table["digest"]]
+    if table["num_prompt_tokens"].notna().all():
+        table["num_prompt_tokens"] = table["num_prompt_tokens"].astype(int)
+
+    # Labels must tell models apart in the whole table, not only inside a cell.
+    facts = pd.DataFrame(described)
+    facts["label"] = own_labels(facts, "label")
     # Facts of a cell are repeated as whole columns, which is faster than a dictionary per row.
-    cell_of_row = np.repeat(np.arange(len(counts)), counts)
-    for name in (*CELL_COLUMNS, *PROTOCOL_COLUMNS):
-        columns[name] = described[name].take(cell_of_row).array
-    table = pd.DataFrame({name: columns.pop(name) for name in COLUMNS}, copy=False)
-    table.attrs["empty_cells"] = [
-        about for (about, _), count in zip(of_cells, counts, strict=True) if not count
-    ]
+    facts = facts.loc[np.repeat(facts.index, [len(rows) for rows in of_cells])]
+    table = pd.concat([table, facts.set_axis(table.index)], axis=1)[list(COLUMNS)]
+    table.attrs["empty_cells"] = empty
     return table
 
 
 def judged_cells(
-    cells: Iterable[Cell], report: Report | None = None, max_failures: float | None = None
+    cells: Iterable[Cell], report: Report | None = None
 ) -> Iterator[tuple[JSON, Rows]]:
     """What the record of each cell says, and its judged rows. A cell that cannot be judged is left
     out and passed to `report`; without `report` its UserError is raised, as always where two cells
@@ -303,8 +285,6 @@ def judged_cells(
                 "both places to rk.load, which puts them together, or name one file"
             )
         found[key] = cell.path
-        if max_failures is not None:
-            about["max_failures"] = max_failures
         yield about, rows
 
 
@@ -328,16 +308,7 @@ def own_labels(frame: "pd.DataFrame", column: str) -> "pd.Series[str]":
 
 def judged(cell: Cell) -> Rows:
     """The judged rows of a cell, by index."""
-    task = cell.record["result"]["task"]
-    judge = recorded_task(task)
-    if "module" in task:
-        now = source_digest(task["module"])
-        if cell.about.family_source not in ("", now):
-            _say_once(
-                f"{task['module']} has changed since {cell.model} answered {cell.task}: its "
-                "answers are judged by the code of today"
-            )
-
+    judge = recorded_task(cell.record["result"]["task"])
     rows = list[Any]()
     for row in cell.stream():
         raw: Any = row.get("pred")
@@ -365,7 +336,6 @@ def judged(cell: Cell) -> Rows:
                 row.get("digest", "").encode("ascii", "backslashreplace"),
                 row.get("group"),
                 usage.get("reasoning_tokens") or 0,
-                usage.get("cached_tokens") or 0,
             )
         )
 
@@ -374,6 +344,3 @@ def judged(cell: Cell) -> Rows:
     kinds = _KINDS | {"digest": f"S{max(map(len, digests), default=0) or 1}"}
     judged_rows = np.array(rows, list(kinds.items()))
     return judged_rows[np.argsort(judged_rows["index"], kind="stable")]
-
-
-_say_once = cache(remark)

@@ -448,10 +448,7 @@ def choose_suite(suites: Collection[str]) -> str:
 
 
 def tally(
-    given: Any,
-    report: Report | None = None,
-    max_failures: float | None = None,
-    num_examples: int | None = None,
+    given: Any, report: Report | None = None, num_examples: int | None = None
 ) -> "pd.DataFrame":
     """A row for each cell of what `score` takes, or of its rows: what the record says, `n` answers,
     how many of them are what _COUNTS says, the mean of `copied`, all tokens of `thought`, and
@@ -474,7 +471,7 @@ def tally(
             tallies.append(_tallied(first, of_cell, most))
         tallies += [_NOTHING | cell for cell in scores.attrs.get("empty_cells", ())]
     else:
-        for about, rows in scoring.judged_cells(as_cells(given, "summarize"), report, max_failures):
+        for about, rows in scoring.judged_cells(as_cells(given, "summarize"), report):
             tallies.append(_tallied(about, rows, most))
     frame = pd.DataFrame(tallies, columns=list(_NOTHING), dtype=object).infer_objects()
     frame["label"] = scoring.own_labels(frame, "label")
