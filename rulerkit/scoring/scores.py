@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rulerkit.common.errors import UserError, listed, remark, shortened
+from rulerkit.common.errors import UserError, listed, remark
 from rulerkit.common.settings import JSON
 from rulerkit.generation.prompt_format import opens_thought, without_thought
 from rulerkit.generation.tasks import CATEGORIES as CATEGORIES
@@ -194,16 +194,19 @@ def as_scores(given: Any, who: str, report: Report | None = None) -> "pd.DataFra
         return score(as_cells(given, who), report)
 
     check_columns(given, COLUMNS, who, TAKES)
-    import pandas as pd
-
+    for name in ("length", "index", "score"):
+        for value in given[name].iloc[:1]:
+            if isinstance(value, str):
+                raise UserError(f"{who}: the column {name} holds {value!r}, and a number is meant")
     # A mean of ones may be above 1.
-    numbers = pd.to_numeric(given["score"], errors="coerce")
-    wrong = given["score"][~numbers.between(0, 1 + 1e-9) | (numbers != given["score"])]
+    wrong = given["score"][~given["score"].between(0, 1 + 1e-9)]
     if len(wrong):
         raise UserError(
-            f"{who}: the column score holds {shortened(wrong.iloc[0])}, and scores of rows are "
-            "numbers from 0 to 1: tables multiply by 100"
+            f"{who}: the column score holds {wrong.iloc[0]:g}, and scores of rows are 0 to 1: "
+            "tables multiply by 100"
         )
+
+    import pandas as pd
 
     # Rows of `load` are shown in a way of their own, which is not for what is made from them.
     scores = pd.DataFrame(given)
