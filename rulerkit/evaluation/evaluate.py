@@ -5,7 +5,7 @@ the models one after the other; `_ask_model` takes the lengths of one, in the ro
 `writer.ask_length` sends the examples of one length and appends each answer to its cell.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -111,26 +111,20 @@ class _Call:
 
 def _studies_of(given: Any, parameters: JSON) -> list[Study]:
     """The studies that are given, or the one that a model and parameters describe."""
-    if isinstance(given, tuple | Iterator):
-        given = list(given)
-    several = given if isinstance(given, list) else [given]
-    are_studies = [isinstance(one, Study) for one in several]
-
-    if not any(are_studies):
-        if given is None and not {"model", "models"} & parameters.keys():
-            raise UserError(
-                "evaluate needs a study or a model: rk.evaluate(study), or "
-                'rk.evaluate("reader-4096", tasks=["vt"], lengths=["4K"])'
-            )
-        return [make_study(given, **parameters)]
-
-    if parameters:
+    if given is None and not {"model", "models"} & parameters.keys():
         raise UserError(
-            f"evaluate has a study, and {', '.join(parameters)} beside it: give parameters to "
-            "rk.study, or to evaluate with a model in place of the study"
+            "evaluate needs a study or a model: rk.evaluate(study), or "
+            'rk.evaluate("reader-4096", tasks=["vt"], lengths=["4K"])'
         )
-    if not all(are_studies):
-        raise UserError("evaluate takes studies or models, not both in one list")
+    several = list(given) if isinstance(given, list | tuple) else [given]
+    are_studies = [isinstance(one, Study) for one in several]
+    if not any(are_studies):
+        return [make_study(given, **parameters)]
+    if parameters or not all(are_studies):
+        raise UserError(
+            "evaluate takes studies, or models with parameters, not both: give models and "
+            "parameters to rk.study"
+        )
     return several
 
 

@@ -21,7 +21,7 @@ from rulerkit.common.json_text import digest
 from rulerkit.common.model_files import read_spec
 from rulerkit.common.paths import cell_file, resolve, resolve_file
 from rulerkit.common.plugins import load_plugins
-from rulerkit.common.settings import JSON, MODEL_KEYS, Parameters, Spec, check
+from rulerkit.common.settings import JSON, Parameters, Spec, check
 from rulerkit.common.yaml_files import read_yaml
 from rulerkit.generation.corpora import KINDS, choices, load
 from rulerkit.generation.tasks import Task, each_once, without_suites
@@ -84,12 +84,11 @@ class Study:
     @cached_property
     def title(self) -> str:
         """The names of the models, fit for a file name: of many the first, and a digest of all."""
-        joined = "+".join(name_of(model) for model in self.models)
-        if len(joined) <= _LONGEST_TITLE:
+        names = [name_of(model) for model in self.models]
+        joined = "+".join(names)
+        if len(joined) <= _LONGEST_TITLE or len(names) == 1:
             return joined
-        first = joined[: _LONGEST_TITLE - 10]
-        first = first.rpartition("+")[0] or first
-        return f"{first}+etc-{digest(joined)[:5]}"
+        return f"{names[0]}+etc-{digest(joined)[:5]}"
 
     def save_table(
         self,
@@ -181,9 +180,10 @@ def study(
     then, and where the tasks have no effective length, an adaptive run becomes one of
     `DEFAULT_EXAMPLES`.
 
-    `source` is a notebook's `globals()`, a dict of parameters, or a model or a list of models, as
-    `model` and `models` take them; `parameters` win over it. In a notebook only known names are
-    read, and what papermill injected beside them is an error that lists the known ones.
+    `source` is a notebook's `globals()`, a dict of parameters, or a model (but no mapping of one)
+    or a list of models, as `model` and `models` take them; `parameters` win over it. In a notebook
+    only known names are read, and what papermill injected beside them is an error that lists the
+    known ones.
     """
     given = _with_source(source, parameters)
     check_used(parameters, given, Parameters.model_fields, "a study")
@@ -235,23 +235,20 @@ def study(
 
 
 def _with_source(source: Any, parameters: JSON) -> JSON:
-    """The parameters over those that stand before them: a mapping of parameters, or a model or a
-    list of models."""
+    """The parameters over those that stand before them: a mapping of parameters, or the name of a
+    model, a model or a list of these."""
     if source is None:
         return parameters
     if isinstance(source, Mapping):
-        # Among the names of a whole notebook or script may be any key of a model.
-        has_own = "__name__" in source or not Parameters.model_fields.keys().isdisjoint(source)
-        if has_own or ("base" not in source and MODEL_KEYS.isdisjoint(source)):
-            # The names of a notebook, or of a script that was one, are many: of those only what
-            # papermill set is checked.
-            if "__name__" in source:
-                from rulerkit.evaluation.notebook import injected_names
+        names = source
+        # The names of a notebook, or of a script that was one, are many: of those only what
+        # papermill set is checked.
+        if "__name__" in source:
+            from rulerkit.evaluation.notebook import injected_names
 
-                check_names(injected_names(source.get("In", [])))
-            else:
-                check_names(source)
-            return dict(source) | parameters
+            names = injected_names(source.get("In", []))
+        check_names(names)
+        return dict(source) | parameters
 
     if {"model", "models"} & parameters.keys():
         raise UserError(
@@ -327,7 +324,7 @@ def check_names(names: Collection[str], where: str = "") -> None:
         if name not in known:
             # Those of single notebooks are many: of them the likeliest is named.
             near = get_close_matches(name, known, n=1)
-            what = f"parameter{' in ' + where if where else ''}"
+            what = f"parameter in {where}" if where else "parameter"
             hint = "Notebooks take further ones: docs/reference.md lists all"
             raise unknown(what, name, dict.fromkeys([*near, *Parameters.model_fields]), hint)
 

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from rulerkit.common.errors import Elsewhere, ModelError, UserError, counted, remark
+from rulerkit.common.errors import Elsewhere, ModelError, counted, remark
 from rulerkit.common.paths import cell_file
 from rulerkit.common.progress import in_notebook
 from rulerkit.common.settings import JSON
@@ -121,12 +121,6 @@ class CellWriter:
         self._digest = result_digest(self.result)
         self.task: str = self.result["task"]["name"]
         self.length: int = self.result["length"]
-        for name in (model.name, self.task):
-            if not name or name.startswith(".") or "/" in name or "\\" in name:
-                raise UserError(
-                    f"{name!r} cannot name a folder of predictions: give the model or task a name "
-                    "without slashes"
-                )
         self.path = cell_file(study.predictions, model.name, self.task, self.length)
         self.missing: list[int] = []
         """The indices of the examples without an answer when the cell was opened."""
