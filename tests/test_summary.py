@@ -257,7 +257,7 @@ def test_suites_stand_apart(capsys):
         assert (model["tasks"], model["effective_length"]) == (2, "")
         assert math.isnan(model["threshold"])
         assert "Not comparable with the paper: " in table_text(chosen)
-    with pytest.raises(UserError, match="the tasks named are of ruler and other"):
+    with pytest.raises(UserError, match="the tasks named are of other and ruler"):
         summarize(together, ["vt", "state_4"])
 
 

@@ -217,12 +217,12 @@ def _write_data(
     import pandas as pd
 
     from rulerkit.analysis.results import data_text, export
-    from rulerkit.scoring.summary import in_order
+    from rulerkit.scoring.summary import suites_of
 
     if by == "example":
         rows = rk.answers_of(rk.score(cells), cells=cells)
     else:
-        summaries = [rk.summarize(tallies, suite=suite) for suite in in_order(tallies["suite"])]
+        summaries = [rk.summarize(tallies, suite=suite) for suite in suites_of(tallies)]
         tables = [summary.cells if by == "task" else summary.models for summary in summaries]
         rows = pd.concat(tables, ignore_index=True)
     if output:

@@ -70,7 +70,7 @@ def task_tables(
     """The scores of each model by task and length, a table for each suite; `tallies` are those of
     the cells, tasks, lengths and examples those of `summarize`."""
     from rulerkit.report.tables import footnotes, task_table_text
-    from rulerkit.scoring.summary import in_order
+    from rulerkit.scoring.summary import suites_of
     from rulerkit.store.comparable import check_same
 
     # Each model may have been asked in another way, so each has a table of its own.
@@ -81,7 +81,7 @@ def task_tables(
         check_same(group)
 
     tables = []
-    for suite in in_order(tallies["suite"]):
+    for suite in suites_of(tallies):
         known = {cell.task for cell in cells if cell.about.suite == suite}
         named = [task for task in tasks or () if task in known] or None
         of_suite = tallies[tallies["suite"] == suite]
@@ -119,11 +119,11 @@ def leaderboards(
 ) -> str:
     """The leaderboard of each suite over these cells."""
     from rulerkit.report.tables import footnotes, table_text
-    from rulerkit.scoring.summary import in_order
+    from rulerkit.scoring.summary import suites_of
 
     tables = []
     shown = {cell.about.suite for cell in cells}
-    for suite in [suite for suite in in_order(tallies["suite"]) if suite in shown]:
+    for suite in [suite for suite in suites_of(tallies) if suite in shown]:
         of_suite = [cell for cell in cells if cell.about.suite == suite]
         notes = [*footnotes(of_suite, tallies[tallies["suite"] == suite]), *further_notes]
         if own := capability(suite):

@@ -137,19 +137,17 @@ class Study:
         names = [re.sub(r"^\d+_", "", self.notebook), name]
         words = ", ".join(one.replace("_", " ") for one in names if one)
         title = ": ".join(filter(None, [words[:1].upper() + words[1:], ", ".join(labels)]))
-        software = f"rulerkit {__version__}"
-        made = f"run {self.run}, {datetime.now(UTC):%Y-%m-%d}, {software}"
+        made = f"run {self.run}, {datetime.now(UTC):%Y-%m-%d}, rulerkit {__version__}"
         notes = whole.get_supxlabel().replace("\n", " ")
         caption = f"{title}. {notes[:1].upper()}{notes[1:]}{'.' if notes else ''}".strip()
 
         pdf, png, txt, tex = (
             self._place("figures", name, suffix) for suffix in (".pdf", ".png", ".txt", ".tex")
         )
-        about_pdf = {"Title": title, "Subject": made, "Creator": software}
-        about_png = {"Title": title, "Description": made, "Software": software}
+        about = {"Title": title, "Subject": made}
         with disk(pdf):
-            whole.savefig(pdf, dpi=200, metadata=about_pdf)
-            whole.savefig(png, dpi=200, metadata=about_png)
+            whole.savefig(pdf, dpi=200, metadata=about)
+            whole.savefig(png, dpi=200, metadata=about)
             txt.write_text(caption + "\n", encoding="utf-8")
             tex.write_text(latex(caption) + "\n", encoding="utf-8")
         return [pdf, png]

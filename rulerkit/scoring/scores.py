@@ -86,25 +86,6 @@ _CELL = {
     "category": "niah, vt, aggregation, qa, or that of a family of your own",
     "suite": "ruler, small or one of a plug-in's; no mean is over two of them",
     "length": "tokens: template, prompt and answer together",
-}
-_ROW = {
-    "index": "number of the example, from 0; the same question at every length",
-    "score": "0 to 1: the share of references found, or whether any is (qa)",
-    "other_form": "whether all references stand at the end of the prediction, in a form that is "
-    "not judged as right: only where the family judges a last line",
-    "empty": "whether the prediction is empty",
-    "cut_off": "whether the prediction ended at the room for the answer",
-    "cut_thought": "whether a thinking model never ended its thought",
-    "is_copy": "whether the prediction begins as the context does; of cwe and fwe",
-    "copied": "0 to 1: the score of the beginning of the context, copied; of cwe and fwe, else NaN",
-    "num_prompt_tokens": "tokens of the prompt as it was sent",
-    "digest": "digest of the prompt; pairs examples of two models",
-    "group": "number of the article that questions share; NaN for other tasks",
-    "reasoning_tokens": "tokens of the model's thought, by the server or counted; 0 without one",
-}
-_KINDS: JSON = dict.fromkeys(_ROW, float) | {"index": int}
-_KINDS |= dict.fromkeys(["other_form", "empty", "cut_off", "cut_thought", "is_copy"], bool)
-_PROTOCOL = {
     "wanted": "examples that the cell was to have",
     "failed": "examples whose requests failed",
     "failed_refused": "failed examples that the service refused",
@@ -126,16 +107,33 @@ _PROTOCOL = {
     "note": "protocol, substitute corpora and files of one's own, in words",
     "path": "file of the predictions, or several with ' + ' between",
 }
+_ROW = {
+    "index": "number of the example, from 0; the same question at every length",
+    "score": "0 to 1: the share of references found, or whether any is (qa)",
+    "other_form": "whether all references stand at the end of the prediction, in a form that is "
+    "not judged as right: only where the family judges a last line",
+    "empty": "whether the prediction is empty",
+    "cut_off": "whether the prediction ended at the room for the answer",
+    "cut_thought": "whether a thinking model never ended its thought",
+    "is_copy": "whether the prediction begins as the context does; of cwe and fwe",
+    "copied": "0 to 1: the score of the beginning of the context, copied; of cwe and fwe, else NaN",
+    "num_prompt_tokens": "tokens of the prompt as it was sent",
+    "digest": "digest of the prompt; pairs examples of two models",
+    "group": "number of the article that questions share; NaN for other tasks",
+    "reasoning_tokens": "tokens of the model's thought, by the server or counted; 0 without one",
+}
+_KINDS: JSON = dict.fromkeys(_ROW, float) | {"index": int}
+_KINDS |= dict.fromkeys(["other_form", "empty", "cut_off", "cut_thought", "is_copy"], bool)
 _NAMED = ("name", "family", "category")
-COLUMNS = _CELL | _ROW | _PROTOCOL
+COLUMNS = _CELL | _ROW
 """The columns of `score` and what they mean. Those of a cell are the same in all its rows."""
 _TEXTS = ["adaptive", "note", "protocol", "texts"]
 """The columns of texts that may be empty."""
-CELL_COLUMNS, ROW_COLUMNS, PROTOCOL_COLUMNS = (list(_CELL), list(_ROW), list(_PROTOCOL))
+CELL_COLUMNS, ROW_COLUMNS = list(_CELL), list(_ROW)
 
 
 def describe(cell: Cell) -> JSON:
-    """What a cell's record says of all its rows: CELL_COLUMNS and PROTOCOL_COLUMNS."""
+    """What a cell's record says of all its rows: CELL_COLUMNS."""
     about, failures = cell.about, cell.coverage.failed.values()
     sources = about.sources.values()
 
@@ -254,7 +252,7 @@ def score(
 
     # Labels must tell models apart in the whole table, not only inside a cell.
     facts = pd.DataFrame(described)
-    facts["label"] = own_labels(facts, "label")
+    facts["label"] = own_labels(facts)
     # Facts of a cell are repeated as whole columns, which is faster than a dictionary per row.
     facts = facts.loc[np.repeat(facts.index, [len(rows) for rows in of_cells])]
     table = pd.concat([table, facts.set_axis(table.index)], axis=1)[list(COLUMNS)]
@@ -301,12 +299,13 @@ def lacking_line(cells: Iterable[Cell]) -> str:
     return f"incomplete: {listed(lacking, _MOST_NAMED)}" if lacking else ""
 
 
-def own_labels(frame: "pd.DataFrame", column: str) -> "pd.Series[str]":
-    """The labels in a column; `LABEL [NAME]` where models of several names share one."""
+def own_labels(frame: "pd.DataFrame") -> "pd.Series[str]":
+    """The labels of rows; `LABEL [NAME]` where models of several names share one."""
     # A checkpoint of yesterday and one of today often have the same label.
-    models = frame[[column, "model"]].drop_duplicates()
-    shared = frame[column].isin(models.loc[models[column].duplicated(), column])
-    return frame[column].mask(shared, frame[column] + " [" + frame["model"] + "]")
+    label = frame["label"]
+    models = frame[["label", "model"]].drop_duplicates()
+    shared = label.isin(models.loc[models["label"].duplicated(), "label"])
+    return label.mask(shared, label + " [" + frame["model"] + "]")
 
 
 def judged(cell: Cell) -> Rows:

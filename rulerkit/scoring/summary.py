@@ -51,7 +51,7 @@ _ABOUT = ["label", "aligned", "claimed_length"]
 """What is the same in all cells of a model."""
 _COUNTS = ["other_form", "empty", "cut_off", "cut_thought", "is_copy"]
 """Columns that are added up over the examples of a cell."""
-_NOTHING: dict[str, Any] = dict.fromkeys(scoring.CELL_COLUMNS + scoring.PROTOCOL_COLUMNS, np.nan)
+_NOTHING: dict[str, Any] = dict.fromkeys(scoring.CELL_COLUMNS, np.nan)
 _NOTHING |= dict.fromkeys(["wanted", "failed", "failed_refused", "n", *_COUNTS, "unasked"], 0)
 _NOTHING |= {"max_failures": 0.0, "adaptive": "", "stand_in": False}
 _NOTHING |= {"thought": 0.0, "copied": np.nan, "examples": None}
@@ -85,7 +85,7 @@ class Summary(NamedTuple):
     avg, avg_low, avg_high, wavg_inc, wavg_inc_low, wavg_inc_high, wavg_dec, wavg_dec_low,
     wavg_dec_high, effective_length and effective_set (text, '' where there is no threshold or the
     tasks are not all that it is for), threshold (NaN for none) and threshold_of (text: whose score
-    it is), setup (text, the same for models
+    it is), setup (digest, the same for models
     whose cells have the same protocol and texts), rank_inc, rank_dec (see `_with_ranks`), complete,
     stand_in, reader (whether a reference reader answered), adaptive (question, answer and tokens in
     words, '' for a fixed number of examples).
@@ -134,7 +134,7 @@ def summarize(
         suites = {*tallies["suite"]}
         of_tasks = {*tallies.loc[tallies["task"].isin(given_tasks or ()), "suite"]}
         if len(of_tasks) > 1:
-            names = " and ".join(in_order(of_tasks))
+            names = " and ".join(sorted(of_tasks))
             raise UserError(f"the tasks named are of {names}, and no mean is over two suites")
         chosen = suite or choose_suite(of_tasks or suites)
         check_known("suite", chosen, suites)
@@ -321,13 +321,9 @@ def _averages(members: "pd.DataFrame", by_length: Sequence[Mapping[str, Any]]) -
 
     # Models are compared where protocol and texts of all their tasks are the same.
     answered = members[members["n"] > 0]
-    protocols = sorted({name or "unknown" for name in answered["protocol"].dropna()})
-    words = [f"protocol {name}" for name in protocols]
-    if members["stand_in"].any():
-        words.append("synthetic texts")
     asked = {str(tuple(values)) for values in answered[_ASKED].astype(str).to_numpy()}
+    row["setup"] = digest(sorted(asked))
     row["complete"] = all(mean["complete"] for mean in by_length)
-    row["setup"] = f"{', '.join(words)} ({digest(sorted(asked))[:8]})"
     return row
 
 
@@ -427,18 +423,19 @@ def texts_words(frame: "pd.DataFrame") -> str:
     return "; ".join(name for name, is_so in words.items() if is_so.any())
 
 
-def in_order(suites: Iterable[str]) -> list[str]:
-    """Suites, each once, RULER's first: each has a summary of its own."""
-    return sorted({*suites}, key=lambda suite: (suite != "ruler", suite))
+def suites_of(frame: "pd.DataFrame") -> list[str]:
+    """The suites of rows of `score` or of `tally`, RULER's first: each has a summary of its own."""
+    return sorted({*frame["suite"]}, key=lambda suite: (suite != "ruler", suite))
 
 
 def choose_suite(suites: Collection[str]) -> str:
     """The one of some suites that means are taken over: RULER's, else the first by name. Of the
     others stderr says that they are left out."""
-    chosen, *others = in_order(suites)
+    chosen = "ruler" if "ruler" in suites else min(suites)
+    others = set(suites) - {chosen}
     if others:
         remark(
-            f"left out: tasks of {' and '.join(others)}, which enter no mean with those of "
+            f"left out: tasks of {' and '.join(sorted(others))}, which enter no mean with those of "
             f"{chosen}: name their tasks to see them"
         )
     return chosen
@@ -465,16 +462,15 @@ def tally(
     tallies = []
     if is_table(given):
         scores = scoring.as_scores(given, "summarize")
-        columns = [*scoring.CELL_COLUMNS, *scoring.PROTOCOL_COLUMNS]
         for _, of_cell in scores.groupby(CELL, sort=False):
-            first: Any = of_cell[columns].iloc[0].to_dict()
+            first: Any = of_cell[scoring.CELL_COLUMNS].iloc[0].to_dict()
             tallies.append(_tallied(first, of_cell, most))
         tallies += [_NOTHING | cell for cell in scores.attrs.get("empty_cells", ())]
     else:
         for about, rows in scoring.judged_cells(as_cells(given, "summarize"), report):
             tallies.append(_tallied(about, rows, most))
     frame = pd.DataFrame(tallies, columns=list(_NOTHING), dtype=object).infer_objects()
-    frame["label"] = scoring.own_labels(frame, "label")
+    frame["label"] = scoring.own_labels(frame)
     return frame
 
 

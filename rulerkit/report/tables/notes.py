@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def names_of(rows: pd.DataFrame) -> "pd.Series[str]":
     """The label of each row's model; where several models share one, with the model's name or
     run."""
-    names = own_labels(rows, "label")
+    names = own_labels(rows)
     in_several_runs = rows["run"].groupby(names).transform("nunique") > 1
     return names.mask(in_several_runs, names + " [" + rows["run"] + "]")
 
