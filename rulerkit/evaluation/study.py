@@ -23,7 +23,7 @@ from rulerkit.common.paths import cell_file, resolve, resolve_file
 from rulerkit.common.plugins import load_plugins
 from rulerkit.common.settings import JSON, Parameters, Spec, check
 from rulerkit.common.yaml_files import read_yaml
-from rulerkit.generation.corpora import KINDS, choices, load
+from rulerkit.generation.corpora import KINDS, load
 from rulerkit.generation.tasks import Task, each_once, without_suites
 from rulerkit.generation.tasks import task as make_task
 from rulerkit.inference.model import Model, with_server
@@ -56,8 +56,6 @@ class Study:
     """Of each cell; of an adaptive run at most."""
     seed: int
     run: str
-    corpora: str
-    """`builtin` or `original`: the corpora that are no files of the user's."""
     outputs: Path
     max_failures: float = 0
     """How many examples of a cell, as a share below 1 or a number, may fail so that a mean is taken
@@ -223,7 +221,6 @@ def study(
         num_examples=num_examples,
         seed=values.seed,
         run=values.run,
-        corpora=choices(values.corpora)["base"],
         outputs=resolve(values.outputs),
         max_failures=values.max_failures,
         adaptive=rule,
@@ -272,7 +269,7 @@ def _adaptive_rule(
     reason = ""
     if complete or (complete is None and notebook):
         reason = f"{notebook or 'this study'} compares complete cells"
-    elif threshold is None or (own_threshold is None and any(t.suite != "ruler" for t in tasks)):
+    elif threshold is None:
         reason = (
             "these tasks have no common threshold: the thirteen have one, each of their "
             "categories, and families that bring their own"

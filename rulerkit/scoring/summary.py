@@ -26,9 +26,9 @@ from rulerkit.scoring import scores as scoring
 from rulerkit.scoring.effective_length import (
     OWN_THRESHOLD,
     PAPERS_THRESHOLD,
-    THRESHOLDS,
     effective_length,
     effective_set,
+    threshold_of,
 )
 from rulerkit.scoring.statistics import Estimate, WeightedCell, weighted_sum
 from rulerkit.store.cells import Report, failure_counts, is_enough
@@ -63,32 +63,31 @@ _SCORE = ["score", "low", "high"]
 _COLUMNS = [*_MODEL, *_ABOUT, "task", "category", "suite", "length", *_SCORE]
 _COLUMNS += ["copied", "n", "wanted", *_COUNTS, "reasoning_tokens"]
 _COLUMNS += ["stand_in", "complete", "failed", "have", "rest", "engine", "seed"]
-_COLUMNS += ["prompt_version", "protocol", "texts", "tokenizer", "template", "note", "threshold"]
+_COLUMNS += ["prompt_version", "protocol", "texts", "tokenizer", "template", "note"]
 
 
 class Summary(NamedTuple):
     """Three tidy tables of percents.
 
     `cells`: a row per run, model, task and length. Columns run, model, label, aligned,
-    claimed_length, task, category, suite, length, score, low, high, copied (the
-    score of the beginning of the context, copied; NaN but for cwe and fwe), n, wanted, other_form,
-    empty, cut_off, cut_thought, is_copy (numbers of answers; is_copy: that begin as the context
-    does), reasoning_tokens (mean of a thought), stand_in, complete, failed (number of requests),
-    have ('300/500' where incomplete, else ''), rest ('498/500, 2 failed' where the mean is over the
-    rest, as `max_failures` allows, else ''),
-    engine, seed, prompt_version, protocol, texts, tokenizer, template, note, threshold (of the 13
-    tasks). Where a cell is incomplete its scores are NaN. `lengths`: a row per model, category
-    ('all', 'niah', 'vt', 'aggregation', 'qa') and length: score (mean over the category's tasks),
-    low, high, tasks (how many the mean is over), whole (whether they are all that RULER has in this
-    category; True in other suites), n (smallest of its cells), complete, have ('3/13 tasks'; '-'
-    where nothing was run), stand_in, reader. `models`: a row per model and category: tasks, whole,
-    avg, avg_low, avg_high, wavg_inc, wavg_inc_low, wavg_inc_high, wavg_dec, wavg_dec_low,
-    wavg_dec_high, effective_length and effective_set (text, '' where there is no threshold or the
-    tasks are not all that it is for), threshold (NaN for none) and threshold_of (text: whose score
-    it is), setup (digest, the same for models
-    whose cells have the same protocol and texts), rank_inc, rank_dec (see `_with_ranks`), complete,
-    stand_in, reader (whether a reference reader answered), adaptive (question, answer and tokens in
-    words, '' for a fixed number of examples).
+    claimed_length, task, category, suite, length, score, low, high, copied (the score of the
+    beginning of the context, copied; NaN but for cwe and fwe), n, wanted, other_form, empty,
+    cut_off, cut_thought, is_copy (numbers of answers; is_copy: that begin as the context does),
+    reasoning_tokens (mean of a thought), stand_in, complete, failed (number of requests), have
+    ('300/500' where incomplete, else ''), rest ('498/500, 2 failed' where the mean is over the
+    rest, as `max_failures` allows, else ''), engine, seed, prompt_version, protocol, texts,
+    tokenizer, template, note. Where a cell is incomplete its scores are NaN.
+    `lengths`: a row per model, category ('all', 'niah', 'vt', 'aggregation', 'qa') and length:
+    score (mean over the category's tasks), low, high, tasks (how many the mean is over), whole
+    (whether they are all that RULER has in this category; True in other suites), n (smallest of its
+    cells), complete, have ('3/13 tasks'; '-' where nothing was run), stand_in, reader.
+    `models`: a row per model and category: tasks, whole, avg, avg_low, avg_high, wavg_inc,
+    wavg_inc_low, wavg_inc_high, wavg_dec, wavg_dec_low, wavg_dec_high, effective_length and
+    effective_set (text, '' where there is no threshold of these tasks), threshold (NaN for none)
+    and threshold_of (text: whose score it is), setup (digest, the same for models whose cells have
+    the same protocol and texts), rank_inc, rank_dec (see `_with_ranks`), complete, stand_in, reader
+    (whether a reference reader answered), adaptive (question, answer and tokens in words, '' for a
+    fixed number of examples).
     """
 
     cells: "pd.DataFrame"
@@ -233,7 +232,6 @@ def _answers(cell: Mapping[str, Any]) -> dict[str, Any]:
         "complete": complete,
         "have": "" if complete else have,
         "rest": have if complete and n < wanted else "",
-        "threshold": THRESHOLDS[cell["aligned"]]["all"],
     }
 
 
@@ -329,24 +327,16 @@ def _averages(members: "pd.DataFrame", by_length: Sequence[Mapping[str, Any]]) -
 
 def _effective(members: "pd.DataFrame", by_length: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The threshold of one model and category, whose it is, and the effective length by it: ""
-    where no length is complete, or the tasks are not all that the paper's threshold is for.
+    where no length is complete, or there is no threshold of these tasks.
 
     `members` are the cells that the means `by_length` are over.
     """
     first = by_length[0]
     own, *others = members["own_threshold"].unique()
-    threshold, whose = np.nan, ""
-    is_judged = any(mean["complete"] for mean in by_length)
-    if not (others or np.isnan(own)):
-        threshold, whose = own, OWN_THRESHOLD
-    elif members["suite"].iloc[0] == "ruler":
-        # Llama2-7B's score at 4K is for all of the benchmark's tasks in a category.
-        threshold = THRESHOLDS[first["aligned"]].get(first["category"], np.nan)
-        whose = PAPERS_THRESHOLD
-        is_judged = is_judged and first["whole"]
-
+    has_own = not (others or np.isnan(own))
+    threshold = threshold_of(set(members["task"]), first["aligned"], own if has_own else None)
     length = possible = ""
-    if is_judged and not np.isnan(threshold):
+    if threshold is not None and any(mean["complete"] for mean in by_length):
         claimed = first["claimed_length"]
         scores = {mean["length"]: mean["score"] for mean in by_length}
         length = effective_length(scores, threshold, claimed)
@@ -355,8 +345,8 @@ def _effective(members: "pd.DataFrame", by_length: Sequence[Mapping[str, Any]]) 
     return {
         "effective_length": length,
         "effective_set": possible,
-        "threshold": threshold,
-        "threshold_of": whose,
+        "threshold": np.nan if threshold is None else threshold,
+        "threshold_of": OWN_THRESHOLD if has_own else PAPERS_THRESHOLD,
     }
 
 

@@ -165,15 +165,15 @@ def _effective_rules(models: pd.DataFrame, category: str) -> list[str]:
     there are none."""
     # Only what rows of this table were judged by.
     judged = models[models["effective_length"] != ""]
-    used = thresholds_text(models)
     tasks = "the 13 tasks" if category == "all" else f"the {category} tasks"
-    if judged.empty and models["threshold"].any():
-        return [f"No effective length: the threshold, {used}, is for a complete score on {tasks}."]
+    is_in_part = category in CATEGORIES and not models["whole"].all()
+    if judged.empty and (is_in_part or models["threshold"].any()):
+        return [f"No effective length: a threshold is for a complete score on {tasks}."]
 
     rules = []
     for source in judged["threshold_of"].unique():
         if source == PAPERS_THRESHOLD:
-            rules.append(f"{used}, {source} in the paper")
+            rules.append(f"{thresholds_text(models)}, {source} in the paper")
         else:
             own = models["threshold"].dropna().unique()
             rules.append(f"{', '.join(f'{one:g}' for one in own)}, {source}")
