@@ -10,7 +10,6 @@ from .analysis.scorers import score_as as score_as
 from .common.errors import UserError as UserError
 from .common.lengths import length_name as length_name
 from .common.paths import resolve as resolve
-from .evaluation.evaluate import Session as Session
 from .evaluation.evaluate import evaluate as evaluate
 from .evaluation.notebook import check_lists as check_lists
 from .evaluation.study import load_files as load_files

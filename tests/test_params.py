@@ -222,7 +222,7 @@ def test_latex_breaks_long_texts_and_keeps_notes_in_a_file_of_their_own(tmp_path
     assert "{lr}\n" in render(table[["verdict", "n"]], "latex")
 
 
-def test_a_session_holds_the_last_model_until_another_is_asked_for(project, capsys):
+def test_a_made_model_stays_until_another_is_asked_for(project):
     closed = []
 
     def build(name):
@@ -233,15 +233,11 @@ def test_a_session_holds_the_last_model_until_another_is_asked_for(project, caps
     one, two = build("one"), build("two")
     small = {"tasks": ["niah_single_1"], "lengths": [1024]}
     both = study(models=[one, two], num_examples=3, **small)
-    with rk.Session() as session:
-        first = study(model=one, num_examples=1, **small)
-        rk.evaluate(first, progress=False, session=session)
-        assert (closed, session.model) == ([], one)
-        rk.evaluate(both, progress=False, session=session)
-        assert (closed, session.model) == (["one"], two)
-        assert capsys.readouterr().err == ""
+    rk.evaluate(study(model=one, num_examples=1, **small), progress=False)
+    assert closed == []
     # two was made by the caller, who closes it
-    assert (closed, session.model) == (["one"], None)
+    rk.evaluate(both, progress=False)
+    assert closed == ["one"]
 
 
 def test_a_model_that_breaks_off_keeps_its_answers_and_the_next_one_runs(project, capsys):
