@@ -235,7 +235,7 @@ def _with_source(source: Any, parameters: JSON) -> JSON:
     if source is None:
         return parameters
     if isinstance(source, Mapping):
-        names = source
+        names: Collection[str] = source
         # The names of a notebook, or of a script that was one, are many: of those only what
         # papermill set is checked.
         if "__name__" in source:

@@ -284,9 +284,7 @@ def _means(cells: "pd.DataFrame") -> "tuple[pd.DataFrame, pd.DataFrame]":
             ]
             lengths += by_length
             models.append(about | _averages(members, by_length))
-    columns = [*_MODEL, *_ABOUT, "category", "tasks", "whole", "stand_in", "reader"]
-    columns += ["length", *_SCORE, "n", "complete", "have"]
-    return pd.DataFrame(lengths, columns=columns), pd.DataFrame(models)
+    return pd.DataFrame(lengths), pd.DataFrame(models)
 
 
 def _mean_at(members: "pd.DataFrame") -> dict[str, Any]:
@@ -334,7 +332,10 @@ def _effective(members: "pd.DataFrame", by_length: Sequence[Mapping[str, Any]]) 
     first = by_length[0]
     own, *others = members["own_threshold"].unique()
     has_own = not (others or np.isnan(own))
-    threshold = threshold_of(set(members["task"]), first["aligned"], own if has_own else None)
+    threshold = own if has_own else None
+    # The paper's is for all tasks of the benchmark, or of a category.
+    if not has_own and first["whole"]:
+        threshold = threshold_of(set(members["task"]), first["aligned"])
     length = possible = ""
     if threshold is not None and any(mean["complete"] for mean in by_length):
         claimed = first["claimed_length"]
