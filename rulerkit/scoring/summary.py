@@ -483,10 +483,8 @@ def _tallied(about: Mapping[str, Any], rows: Any, most: float) -> dict[str, Any]
 
 def examples_of(task: str, rows: Any) -> WeightedCell:
     """The scores of the rows of one cell by index, with the weight 1. A column `group`, such as the
-    article of a question, says which examples are drawn together. Raises UserError where an example
-    is there twice."""
-    import pandas as pd
-
+    number of a question's article, says which examples are drawn together. Raises UserError where
+    an example is there twice."""
     index = np.asarray(rows["index"], int)
     times = np.bincount(index)
     if times.max() > 1:
@@ -498,9 +496,8 @@ def examples_of(task: str, rows: Any) -> WeightedCell:
     scores = np.full(times.size, np.nan)
     scores[index] = np.asarray(rows["score"], float)
     groups = np.full(times.size, np.nan)
-    numbers, _ = pd.factorize(np.asarray(rows["group"]))
-    groups[index] = np.where(numbers < 0, np.nan, numbers)
-    return WeightedCell(1.0, task, scores, None if (numbers < 0).all() else groups)
+    groups[index] = np.asarray(rows["group"], float)
+    return WeightedCell(1.0, task, scores, None if np.isnan(groups).all() else groups)
 
 
 def weighted_cells(
