@@ -124,7 +124,6 @@ _ROW = {
 }
 _KINDS: JSON = dict.fromkeys(_ROW, float) | {"index": int}
 _KINDS |= dict.fromkeys(["other_form", "empty", "cut_off", "cut_thought", "is_copy"], bool)
-_NAMED = ("name", "family", "category")
 COLUMNS = _CELL | _ROW
 """The columns of `score` and what they mean. Those of a cell are the same in all its rows."""
 _TEXTS = ["adaptive", "note", "protocol", "texts"]
@@ -152,7 +151,7 @@ def describe(cell: Cell) -> JSON:
 
     # The settings of variants differ by family, so they are one column of JSON.
     settings = dict(cell.record["result"]["task"])
-    for name in _NAMED:
+    for name in ("name", "family", "category"):
         settings.pop(name, None)
     return {
         "run": cell.run,
