@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import ExitStack, suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,7 +26,7 @@ from rulerkit.common.paths import missing_extra
 from rulerkit.common.plugins import load_plugins
 from rulerkit.common.settings import JSON
 from rulerkit.evaluation.evaluate import evaluate
-from rulerkit.inference.model import Model, load_model
+from rulerkit.inference.model import load_model
 from rulerkit.inference.process import start_guarded
 from rulerkit.store.files import LIFETIME, Lock, disk, holder
 from rulerkit.store.records import plain
@@ -233,14 +233,15 @@ def main(file: Path) -> None:
         update_record(record, not_run=before | {f"{length} {task}".strip(): reason})
 
     load_plugins(plugins)
-    model: Model | None = None
-    with ExitStack() as stack:
-        for study in pickle.loads(pickled):
+    studies = pickle.loads(pickled)
+    try:
+        model = load_model(*studies[0].models)
+    except UserError as error:
+        sys.exit(f"rulerkit: {error}")
+    with closing(model):
+        for study in studies:
+            asked = replace(study, models=(model,))
             try:
-                if model is None:
-                    model = load_model(*study.models)
-                    stack.callback(model.close)
-                asked = replace(study, models=(model,))
                 evaluate(asked, not_run=not_run, failed=errors.append)
             except UserError as error:
                 # The other notebooks can still have their answers.
