@@ -79,9 +79,6 @@ class Estimate(NamedTuple):
         """The same times 100: a score, or a difference in points."""
         return Estimate(*(100 * number for number in self))
 
-    def __str__(self) -> str:
-        return f"{self.value:.1f} [{self.low:.1f}, {self.high:.1f}]"
-
 
 def critical_value(confidence: float = 0.95) -> float:
     """The number of standard errors of a two-sided normal interval."""
