@@ -9,7 +9,6 @@ from .analysis.results import load as load
 from .common.errors import UserError as UserError
 from .common.lengths import length_name as length_name
 from .common.paths import resolve as resolve
-from .evaluation.evaluate import Session as Session
 from .evaluation.evaluate import evaluate as evaluate
 from .evaluation.notebook import check_lists as check_lists
 from .evaluation.study import load_files as load_files

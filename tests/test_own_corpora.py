@@ -143,4 +143,3 @@ def test_a_task_keeps_the_file_that_it_names(home):
     tasks = [{"base": "niah_single_2", "essays": "texts", "name": "own"}, "niah_single_2"]
     asked = study(home, tasks=tasks, corpora={"base": "original", "words": "words.txt"})
     assert [task.essays for task in asked.tasks] == ["texts", "paul_graham"]
-    assert asked.corpora == "original"

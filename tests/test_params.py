@@ -79,7 +79,7 @@ def test_files_compose_and_later_ones_win(project, tmp_path):
     asked = study(merged)
     assert names(asked) == ["reader-4096"]
     assert asked.lengths == (4096, 8192, 16384, 32768, 65536, 131072)
-    assert (asked.num_examples, asked.run, asked.corpora) == (3, "second", "original")
+    assert (asked.num_examples, asked.run) == (3, "second")
     assert study(merged, seed=2).seed == 2
 
 
@@ -223,7 +223,7 @@ def test_latex_breaks_long_texts_and_keeps_notes_in_a_file_of_their_own(tmp_path
     assert "{lr}\n" in render(table[["verdict", "n"]], "latex")
 
 
-def test_a_session_holds_the_last_model_until_another_is_asked_for(project, capsys):
+def test_a_made_model_stays_until_another_is_asked_for(project):
     closed = []
 
     def build(name):
@@ -234,18 +234,11 @@ def test_a_session_holds_the_last_model_until_another_is_asked_for(project, caps
     one, two = build("one"), build("two")
     small = {"tasks": ["niah_single_1"], "lengths": [1024]}
     both = study(models=[one, two], num_examples=3, **small)
-    with rk.Session() as session:
-        first = study(model=one, num_examples=1, **small)
-        rk.evaluate(first, progress=False, session=session)
-        assert (closed, session.model) == ([], one)
-        rk.evaluate(both, progress=False, session=session)
-        assert (closed, session.model) == (["one"], two)
-        assert capsys.readouterr().err == ""
-        again = study(model=two, num_examples=1, **small)
-        rk.evaluate(again, progress=False, session=session)
-        assert capsys.readouterr().err.startswith("two: nothing was asked, all answers are stored")
+    rk.evaluate(study(model=one, num_examples=1, **small), progress=False)
+    assert closed == []
     # two was made by the caller, who closes it
-    assert (closed, session.model) == (["one"], None)
+    rk.evaluate(both, progress=False)
+    assert closed == ["one"]
 
 
 def test_a_model_that_breaks_off_keeps_its_answers_and_the_next_one_runs(project, capsys):

@@ -55,16 +55,16 @@ def examples(model, count):
 @pytest.mark.slow
 def test_all_tasks_are_answered_by_a_server_that_takes_text_only(tmp_path):
     outputs = str(tmp_path / "outputs")
-    study = rk.study(model=spec(tmp_path), lengths=[2048], num_examples=2, outputs=outputs)
-    session = rk.Session()
-    cells = rk.evaluate(study, progress=False, session=session)
+    model = load_model(spec(tmp_path))
+    study = rk.study(model=model, lengths=[2048], num_examples=2, outputs=outputs)
+    cells = rk.evaluate(study, progress=False)
     assert [cell.task for cell in cells] == list(THIRTEEN)
     rows = [row for cell in cells for row in cell.rows]
     assert all(string_match_all(row["pred"], row["outputs"]) == 1 for row in rows)
     assert cells[0].record["result"]["model"]["prompt_path"] == "text"
     assert [entry["pid"] for entry in journal(tmp_path)] == [journal(tmp_path)[0]["pid"]] * 26
     assert processes(str(tmp_path))  # it stays loaded for the next call
-    session.close()
+    model.close()
     assert not processes(str(tmp_path))
     assert not list(tmp_path.glob("*.log"))
 
@@ -115,9 +115,11 @@ study = rk.study(model=json.loads(sys.argv[1]), plugins=plugins, tasks=["vt"], l
                  outputs=sys.argv[2])
 print(len(rk.evaluate(study, progress=False)[0].rows), flush=True)
 """
-HELD = "\nimport rulerkit as rk\nsession = rk.Session()" + EVALUATE.replace(
-    "progress=False", "progress=False, session=session"
-)
+HELD = """
+import json, sys, rulerkit as rk
+rk.study(model=None, plugins=["tests.started_server"])
+model = rk.load_model(json.loads(sys.argv[1]))
+""" + EVALUATE.replace("model=json.loads(sys.argv[1])", "model=model")
 
 
 @pytest.mark.slow

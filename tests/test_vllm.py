@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from importlib.util import find_spec
 
 import numpy as np
@@ -420,10 +420,10 @@ def rows(cells):
     }
 
 
-def thirteen(model, folder, count=1, session=None):
+def thirteen(model, folder, count=1):
     """The cells of all tasks."""
     study = rk.study(model=model, lengths=[LENGTH], num_examples=count, outputs=str(folder))
-    return evaluate(study, progress=False, session=session)
+    return evaluate(study, progress=False)
 
 
 @needs_vllm
@@ -456,13 +456,13 @@ def test_a_thought_ends_at_its_budget_and_drawn_answers_come_again(tmp_path):
 def test_thirteen_tasks_are_answered_as_by_transformers_and_the_server_stays_for_the_next_call(
     tiny, tmp_path
 ):
-    with rk.Session() as session:
-        ours = thirteen(spec(tiny), tmp_path / "vllm", session=session)
-        process, address = session.model.process, session.model.connection.address
+    with closing(load_model(spec(tiny))) as model:
+        ours = thirteen(model, tmp_path / "vllm")
+        process, address = model.process, model.connection.address
         assert address.get("/models")[0] == 200
         assert address._replace(key="a stranger's").get("/models")[0] == 401
-        again = thirteen(spec(tiny), tmp_path / "vllm", 2, session)
-        assert session.model.process is process
+        again = thirteen(model, tmp_path / "vllm", 2)
+        assert model.process is process
     assert not address.healthy()
     assert rows(ours).items() <= rows(again).items()
     for row in (row for done in again for row in done.rows):

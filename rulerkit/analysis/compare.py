@@ -179,7 +179,6 @@ def compare(
     margin: float = 1.0,
     by: str = "digest",
     outputs: str | Path = "outputs",
-    max_failures: float | None = None,
     tasks: str | Sequence[str] | None = None,
     lengths: int | str | Sequence[int | str] | None = None,
     num_examples: int | None = None,
@@ -188,9 +187,8 @@ def compare(
 
     Each side is a folder of predictions, `run/model`, a model's name in `outputs/predictions`, or
     its cells, or all their rows of `load`. `by='index'` pairs examples whose prompts differ. A cell
-    in which more requests failed than `max_failures` allows, by default that of its record, is left
-    out. `tasks`, `lengths`, `num_examples`: None takes all. Raises UserError for what cannot be
-    compared.
+    in which more requests failed than its study allows is left out. `tasks`, `lengths`,
+    `num_examples`: None takes all. Raises UserError for what cannot be compared.
     """
     check_margin(margin)
     check_known("way to pair examples", by, PAIRINGS)
@@ -211,11 +209,11 @@ def compare(
     # No mean is over two suites; one that only one side was asked cannot be meant.
     suites = [{cell.about.suite for cell in cells} for cells in chosen]
     if suites[0] & suites[1] and len(suites[0] | suites[1]) > 1:
-        suite = choose_suite(suites[0] & suites[1], is_named=chosen_tasks is not None)
+        suite = choose_suite(suites[0] & suites[1])
         chosen = [[cell for cell in cells if cell.about.suite == suite] for cells in chosen]
 
-    side_a = side_of(chosen[0], names[0], max_failures, num_examples)
-    side_b = side_of(chosen[1], names[1], max_failures, num_examples)
+    side_a = side_of(chosen[0], names[0], num_examples=num_examples)
+    side_b = side_of(chosen[1], names[1], num_examples=num_examples)
     # A stored baseline and the model of today may have one name, and so may files of other
     # programs: then only what the user wrote tells the sides apart.
     if side_a.name == side_b.name:

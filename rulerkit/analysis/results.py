@@ -45,7 +45,7 @@ _NUMBERS = ("num_answer_tokens", "seconds")
 _LISTS = ("references", "depths")
 
 
-def load(*places: Any, labels: bool = False, max_failures: float | None = None) -> pd.DataFrame:
+def load(*places: Any, labels: bool = False) -> pd.DataFrame:
     """All results below some places: a row per example, with the columns of `score`,
     ANSWER_COLUMNS, the settings of the tasks and, with `labels`, LABEL_COLUMNS.
 
@@ -56,7 +56,7 @@ def load(*places: Any, labels: bool = False, max_failures: float | None = None) 
     Raises UserError where a place holds no predictions, and where two places contradict each other.
     """
     cells = as_cells(places or "outputs", "load")
-    scores = score(cells, remark, max_failures)
+    scores = score(cells, remark)
     cells = readable(cells)
     if line := lacking_line(cells):
         remark(line)

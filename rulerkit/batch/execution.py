@@ -13,7 +13,8 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import suppress
+from contextlib import closing, suppress
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Event
@@ -23,7 +24,8 @@ from rulerkit.common.errors import Elsewhere, UserError
 from rulerkit.common.paths import missing_extra
 from rulerkit.common.plugins import load_plugins
 from rulerkit.common.settings import JSON
-from rulerkit.evaluation.evaluate import Session, evaluate
+from rulerkit.evaluation.evaluate import evaluate
+from rulerkit.inference.model import load_model
 from rulerkit.inference.process import start_guarded
 from rulerkit.store.files import LIFETIME, Lock, disk, holder
 
@@ -223,10 +225,16 @@ def main(file: Path) -> None:
             update_record(record, not_run=left_out)
 
     load_plugins(plugins)
-    with Session() as session:
-        for study in pickle.loads(pickled):
+    studies = pickle.loads(pickled)
+    try:
+        model = load_model(*studies[0].models)
+    except UserError as error:
+        sys.exit(f"rulerkit: {error}")
+    with closing(model):
+        for study in studies:
+            asked = replace(study, models=(model,))
             try:
-                evaluate(study, not_run=not_run, failed=errors.append, session=session)
+                evaluate(asked, not_run=not_run, failed=errors.append)
             except UserError as error:
                 # The other notebooks can still have their answers.
                 errors.append(error)

@@ -14,7 +14,6 @@ from rulerkit.cli.options import (
     Files,
     HubDataset,
     Lengths,
-    MaxFailures,
     NumExamples,
     OneModel,
     OtherScorers,
@@ -114,7 +113,6 @@ def report(
     format: ReportFormat = "",
     output: ReportFile = None,
     other: OtherScorers = None,
-    max_failures: MaxFailures = None,
     dataset: HubDataset = "",
 ) -> None:
     """Score stored predictions, with 95 % intervals; no model is needed.
@@ -135,7 +133,7 @@ def report(
     problems = list[str]()
     cells = _cells_in(places or ["outputs"], problems)
     if other:
-        if by or format or output or max_failures is not None:
+        if by or format or output:
             raise UserError("--as prints its own table: leave the other options out")
         _judge_again(cells, other)
         return
@@ -144,7 +142,7 @@ def report(
     kind, by = _form(cells, format, output, by, formats)
     if dataset and kind not in formats:
         raise UserError(f"--dataset is for --format {' or '.join(formats) or 'of a plug-in'}")
-    tallies = tallied(cells, problems, max_failures)
+    tallies = tallied(cells, problems)
     cells = readable(cells)
     is_leaderboard = by == "model" and kind in TABLES
     for line in filter(None, [lacking_line(cells), *([] if is_leaderboard else problems)]):

@@ -14,7 +14,6 @@ from rulerkit.cli.options import (
     DryRun,
     Files,
     Lengths,
-    MaxFailures,
     NumExamples,
     OneModel,
     PairedBy,
@@ -150,7 +149,6 @@ def compare(
     lengths: Lengths = None,
     num_examples: NumExamples = None,
     by: PairedBy = "digest",
-    max_failures: MaxFailures = None,
     json: AsJson = False,
 ) -> None:
     """Is B worse than A? A verdict from the examples that both have answered.
@@ -165,7 +163,6 @@ def compare(
         b,
         margin,
         by,
-        max_failures=max_failures,
         tasks=tasks_of(tasks) if tasks else None,
         lengths=lengths_of(lengths) if lengths else None,
         num_examples=num_examples,

@@ -51,15 +51,6 @@ Settings = Annotated[
         "-y 'max_length: 32K'. Repeatable.",
     ),
 ]
-MaxFailures = Annotated[
-    float | None,
-    typer.Option(
-        "--max-failures",
-        min=0,
-        help="A share (below 1) or a number of a cell's examples that may lack an answer: the "
-        "mean is taken over the others.",
-    ),
-]
 DryRun = Annotated[
     bool,
     typer.Option(

@@ -18,7 +18,6 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from rulerkit.common.errors import UserError, first_line, remark, shortened
-from rulerkit.common.json_text import digest
 from rulerkit.common.project import home
 
 GROUP = "rulerkit.plugins"
@@ -164,14 +163,6 @@ def use(thing: Any, module: str) -> Any:
 def loaded() -> tuple[str, ...]:
     """The modules that were named so far: what `brought` says changes with them."""
     return tuple(_NAMED)
-
-
-def source_digest(module: str) -> str:
-    """A digest of the source of an imported module, 16 hexadecimal digits; "" without a file."""
-    file = getattr(sys.modules.get(module), "__file__", None)
-    if not file:
-        return ""
-    return digest(Path(file).read_bytes())
 
 
 def is_outside(cls: type) -> bool:

@@ -5,8 +5,8 @@ the models one after the other; `_ask_model` takes the lengths of one, in the ro
 `writer.ask_length` sends the examples of one length and appends each answer to its cell.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -41,7 +41,6 @@ def evaluate(
     progress: bool = True,
     not_run: NotRun | None = None,
     failed: Callable[[ModelError], None] | None = None,
-    session: "Session | None" = None,
     **parameters: Any,
 ) -> list[Cell]:
     """Let every model of a study answer all its tasks at all its lengths, shortest first; returns
@@ -57,19 +56,20 @@ def evaluate(
 
     A length that a model cannot be given, or that a task does not fit into, is left out, named on
     stderr, and told to `not_run`. The error of a model goes to `failed`, or to stderr; the
-    other models still run. With a `session` the last model stays loaded.
+    other models still run. Models that were loaded here are closed in the end; one that you made
+    (`rk.load_model`, `rk.model`) stays loaded for the next call, and is yours to close.
 
     Raises `UserError` for a length, a corpus or a record that does not fit, before anything is
     asked, and the error of a model (`ModelError`) where no cell has an answer.
     """
     studies = _studies_of(study, parameters)
-    call = _Call(fresh, session or Session(), not_run)
+    call = _Call(fresh, not_run)
     for one in studies:
         _read_cells(one, call)
     tokens = sum(call.missing.values())
     cells = list[Cell]()
     call.bar = progress_bar(total=tokens, unit_scale=True, disable=not progress or not tokens)
-    with call.bar, nullcontext() if session else call.session:
+    with call.bar, closing(call):
         for one in studies:
             cells += _ask_models(one, call) if one.ask else _cells_without_asking(one)
 
@@ -91,7 +91,6 @@ class _Call:
     """What all models of one call of `evaluate` share."""
 
     fresh: bool
-    session: "Session"
     not_run: NotRun | None
     stored: dict[Path, Cell] = field(default_factory=dict)
     """By file, the cells as they were read before anything was asked; each is used once."""
@@ -100,6 +99,22 @@ class _Call:
     errors: list[ModelError] = field(default_factory=list)
     """Those of the models so far."""
     bar: Any = None
+    model: Model | None = None
+    """The one that was used last: it may hold memory, a GPU or a server."""
+    described: JSON | Model | None = None
+    """The mapping that it was made from, or the model itself."""
+
+    def use(self, described: JSON | Model, model: Model) -> None:
+        """Close the model that was used before, whoever made it, as two may not fit on one GPU."""
+        if model is not self.model:
+            if self.model is not None:
+                self.model.close()
+            self.model, self.described = model, described
+
+    def close(self) -> None:
+        """Close the last model. One that the caller made stays as it is: it may be asked again."""
+        if self.model is not None and self.described is not self.model:
+            self.model.close()
 
     def leave_out(self, model: Model, length: int, reason: str, task: str = "") -> None:
         """Name a length that a model cannot be given, or a task that does not fit into it."""
@@ -111,26 +126,20 @@ class _Call:
 
 def _studies_of(given: Any, parameters: JSON) -> list[Study]:
     """The studies that are given, or the one that a model and parameters describe."""
-    if isinstance(given, tuple | Iterator):
-        given = list(given)
-    several = given if isinstance(given, list) else [given]
-    are_studies = [isinstance(one, Study) for one in several]
-
-    if not any(are_studies):
-        if given is None and not {"model", "models"} & parameters.keys():
-            raise UserError(
-                "evaluate needs a study or a model: rk.evaluate(study), or "
-                'rk.evaluate("reader-4096", tasks=["vt"], lengths=["4K"])'
-            )
-        return [make_study(given, **parameters)]
-
-    if parameters:
+    if given is None and not {"model", "models"} & parameters.keys():
         raise UserError(
-            f"evaluate has a study, and {', '.join(parameters)} beside it: give parameters to "
-            "rk.study, or to evaluate with a model in place of the study"
+            "evaluate needs a study or a model: rk.evaluate(study), or "
+            'rk.evaluate("reader-4096", tasks=["vt"], lengths=["4K"])'
         )
-    if not all(are_studies):
-        raise UserError("evaluate takes studies or models, not both in one list")
+    several = list(given) if isinstance(given, list | tuple) else [given]
+    are_studies = [isinstance(one, Study) for one in several]
+    if not any(are_studies):
+        return [make_study(given, **parameters)]
+    if parameters or not all(are_studies):
+        raise UserError(
+            "evaluate takes studies, or models with parameters, not both: give models and "
+            "parameters to rk.study"
+        )
     return several
 
 
@@ -197,12 +206,12 @@ def _fitting(study: Study, model: Model, call: _Call) -> Asked:
 def _ask_models(study: Study, call: _Call) -> list[Cell]:
     """Let the models of a study answer one after the other; returns their cells. All are checked
     before the first one is asked; one whose server fails then is left out."""
-    session, cells = call.session, list[Cell]()
+    cells = list[Cell]()
     ready: list[tuple[Study, Model, Asked]] = []
     for described in study.models:
         of_model = replace(study, models=(described,))
         # Nothing is loaded here: a model reads its weights when it answers first.
-        model = session.model if described == session.described else None
+        model = call.model if described == call.described else None
         model = model or load_model(described)
         try:
             ready.append((of_model, model, _fitting(of_model, model, call)))
@@ -212,15 +221,7 @@ def _ask_models(study: Study, call: _Call) -> list[Cell]:
 
     for of_model, model, asked in ready:
         (described,) = of_model.models
-        session.use(described, model)
-        # Of a model that is a Python object, or made by one, not all changes are seen.
-        is_code = isinstance(described, Model) or "entry" in described
-        if is_code and not any(call.missing[cell.path] for cell in of_model.cells()):
-            remark(
-                f"{model.name}: nothing was asked, all answers are stored; a change that its "
-                "record does not hold, such as a patch elsewhere, is not seen: another `name` or "
-                "`run`, or fresh=True, asks again"
-            )
+        call.use(described, model)
         try:
             cells += _ask_model(of_model, model, asked, call)
         except ModelError as error:
@@ -295,42 +296,3 @@ def _cells_without_asking(study: Study) -> list[Cell]:
             "tagged `study` assigns, or set `ask: true`"
         )
     return cells
-
-
-# --- the model that is loaded --------------------------------------------------------------------
-
-
-class Session(AbstractContextManager["Session"]):
-    """The model that is loaded at the moment, if any.
-
-    Loading a model can take minutes. `evaluate` closes the models that it loaded before it returns;
-    with a session the last one stays, until another model is asked for or the session is closed.
-    A model that you made yourself (`rk.load_model`) is yours to close::
-
-        with rk.Session() as session:
-            rk.evaluate(study, session=session)
-            rk.evaluate(another_study, session=session)  # the same model is not loaded again
-    """
-
-    model: Model | None = None
-    """The model that was used last and still holds its memory, its GPU or its server."""
-    described: JSON | Model | None = None
-    """The mapping that it was made from, or the model itself."""
-
-    def use(self, described: JSON | Model, model: Model) -> None:
-        """Close the model that was used before, whoever made it, as two may not fit on one GPU."""
-        if model is not self.model:
-            if self.model is not None:
-                self.model.close()
-            self.model, self.described = model, described
-
-    def close(self) -> None:
-        """Free the memory and the GPU, and end the server of the model that is loaded. A model that
-        the caller made stays as it is: it may be asked again."""
-        model, described = self.model, self.described
-        self.model = self.described = None
-        if model is not None and described is not model:
-            model.close()
-
-    def __exit__(self, *error: object) -> None:
-        self.close()

@@ -42,9 +42,8 @@ def read_notebook(path: Path) -> list[NotebookCell]:
         ]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
-            f"{path} cannot be read as a notebook: {error}; repair it, move it out of "
-            f"{path.parent}, "
-            "or, where it has another name now, let `rulerkit batch` plan it again"
+            f"{path} cannot be read as a notebook: {error}; repair it, or move it out of "
+            f"{path.parent}"
         ) from error
 
 

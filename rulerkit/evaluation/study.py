@@ -21,9 +21,9 @@ from rulerkit.common.json_text import digest
 from rulerkit.common.model_files import read_spec
 from rulerkit.common.paths import cell_file, resolve, resolve_file
 from rulerkit.common.plugins import load_plugins
-from rulerkit.common.settings import JSON, MODEL_KEYS, Parameters, Spec, check
+from rulerkit.common.settings import JSON, Parameters, Spec, check
 from rulerkit.common.yaml_files import read_yaml
-from rulerkit.generation.corpora import KINDS, choices, load
+from rulerkit.generation.corpora import KINDS, load
 from rulerkit.generation.tasks import Task, each_once, without_suites
 from rulerkit.generation.tasks import task as make_task
 from rulerkit.inference.model import Model, with_server
@@ -56,8 +56,6 @@ class Study:
     """Of each cell; of an adaptive run at most."""
     seed: int
     run: str
-    corpora: str
-    """`builtin` or `original`: the corpora that are no files of the user's."""
     outputs: Path
     max_failures: float = 0
     """How many examples of a cell, as a share below 1 or a number, may fail so that a mean is taken
@@ -84,12 +82,11 @@ class Study:
     @cached_property
     def title(self) -> str:
         """The names of the models, fit for a file name: of many the first, and a digest of all."""
-        joined = "+".join(name_of(model) for model in self.models)
-        if len(joined) <= _LONGEST_TITLE:
+        names = [name_of(model) for model in self.models]
+        joined = "+".join(names)
+        if len(joined) <= _LONGEST_TITLE or len(names) == 1:
             return joined
-        first = joined[: _LONGEST_TITLE - 10]
-        first = first.rpartition("+")[0] or first
-        return f"{first}+etc-{digest(joined)[:5]}"
+        return f"{names[0]}+etc-{digest(joined)[:5]}"
 
     def save_table(
         self,
@@ -138,19 +135,17 @@ class Study:
         names = [re.sub(r"^\d+_", "", self.notebook), name]
         words = ", ".join(one.replace("_", " ") for one in names if one)
         title = ": ".join(filter(None, [words[:1].upper() + words[1:], ", ".join(labels)]))
-        software = f"rulerkit {__version__}"
-        made = f"run {self.run}, {datetime.now(UTC):%Y-%m-%d}, {software}"
+        made = f"run {self.run}, {datetime.now(UTC):%Y-%m-%d}, rulerkit {__version__}"
         notes = whole.get_supxlabel().replace("\n", " ")
         caption = f"{title}. {notes[:1].upper()}{notes[1:]}{'.' if notes else ''}".strip()
 
         pdf, png, txt, tex = (
             self._place("figures", name, suffix) for suffix in (".pdf", ".png", ".txt", ".tex")
         )
-        about_pdf = {"Title": title, "Subject": made, "Creator": software}
-        about_png = {"Title": title, "Description": made, "Software": software}
+        about = {"Title": title, "Subject": made}
         with disk(pdf):
-            whole.savefig(pdf, dpi=200, metadata=about_pdf)
-            whole.savefig(png, dpi=200, metadata=about_png)
+            whole.savefig(pdf, dpi=200, metadata=about)
+            whole.savefig(png, dpi=200, metadata=about)
             txt.write_text(caption + "\n", encoding="utf-8")
             tex.write_text(latex(caption) + "\n", encoding="utf-8")
         return [pdf, png]
@@ -181,9 +176,10 @@ def study(
     then, and where the tasks have no effective length, an adaptive run becomes one of
     `DEFAULT_EXAMPLES`.
 
-    `source` is a notebook's `globals()`, a dict of parameters, or a model or a list of models, as
-    `model` and `models` take them; `parameters` win over it. In a notebook only known names are
-    read, and what papermill injected beside them is an error that lists the known ones.
+    `source` is a notebook's `globals()`, a dict of parameters, or a model (but no mapping of one)
+    or a list of models, as `model` and `models` take them; `parameters` win over it. In a notebook
+    only known names are read, and what papermill injected beside them is an error that lists the
+    known ones.
     """
     given = _with_source(source, parameters)
     check_used(parameters, given, Parameters.model_fields, "a study")
@@ -225,7 +221,6 @@ def study(
         num_examples=num_examples,
         seed=values.seed,
         run=values.run,
-        corpora=choices(values.corpora)["base"],
         outputs=resolve(values.outputs),
         max_failures=values.max_failures,
         adaptive=rule,
@@ -235,23 +230,20 @@ def study(
 
 
 def _with_source(source: Any, parameters: JSON) -> JSON:
-    """The parameters over those that stand before them: a mapping of parameters, or a model or a
-    list of models."""
+    """The parameters over those that stand before them: a mapping of parameters, or the name of a
+    model, a model or a list of these."""
     if source is None:
         return parameters
     if isinstance(source, Mapping):
-        # Among the names of a whole notebook or script may be any key of a model.
-        has_own = "__name__" in source or not Parameters.model_fields.keys().isdisjoint(source)
-        if has_own or ("base" not in source and MODEL_KEYS.isdisjoint(source)):
-            # The names of a notebook, or of a script that was one, are many: of those only what
-            # papermill set is checked.
-            if "__name__" in source:
-                from rulerkit.evaluation.notebook import injected_names
+        names: Collection[str] = source
+        # The names of a notebook, or of a script that was one, are many: of those only what
+        # papermill set is checked.
+        if "__name__" in source:
+            from rulerkit.evaluation.notebook import injected_names
 
-                check_names(injected_names(source.get("In", [])))
-            else:
-                check_names(source)
-            return dict(source) | parameters
+            names = injected_names(source.get("In", []))
+        check_names(names)
+        return dict(source) | parameters
 
     if {"model", "models"} & parameters.keys():
         raise UserError(
@@ -277,7 +269,7 @@ def _adaptive_rule(
     reason = ""
     if complete or (complete is None and notebook):
         reason = f"{notebook or 'this study'} compares complete cells"
-    elif threshold is None or (own_threshold is None and any(t.suite != "ruler" for t in tasks)):
+    elif threshold is None:
         reason = (
             "these tasks have no common threshold: the thirteen have one, each of their "
             "categories, and families that bring their own"
@@ -327,7 +319,7 @@ def check_names(names: Collection[str], where: str = "") -> None:
         if name not in known:
             # Those of single notebooks are many: of them the likeliest is named.
             near = get_close_matches(name, known, n=1)
-            what = f"parameter{' in ' + where if where else ''}"
+            what = f"parameter in {where}" if where else "parameter"
             hint = "Notebooks take further ones: docs/reference.md lists all"
             raise unknown(what, name, dict.fromkeys([*near, *Parameters.model_fields]), hint)
 

@@ -14,9 +14,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from rulerkit.common.errors import Elsewhere, ModelError, UserError, counted, remark
+from rulerkit.common.errors import Elsewhere, ModelError, counted, remark
 from rulerkit.common.paths import cell_file
-from rulerkit.common.plugins import source_digest
 from rulerkit.common.progress import in_notebook
 from rulerkit.common.settings import JSON
 from rulerkit.evaluation.study import Study
@@ -122,12 +121,6 @@ class CellWriter:
         self._digest = result_digest(self.result)
         self.task: str = self.result["task"]["name"]
         self.length: int = self.result["length"]
-        for name in (model.name, self.task):
-            if not name or name.startswith(".") or "/" in name or "\\" in name:
-                raise UserError(
-                    f"{name!r} cannot name a folder of predictions: give the model or task a name "
-                    "without slashes"
-                )
         self.path = cell_file(study.predictions, model.name, self.task, self.length)
         self.missing: list[int] = []
         """The indices of the examples without an answer when the cell was opened."""
@@ -147,11 +140,9 @@ class CellWriter:
             "suite": examples.task.suite,
             "threshold": examples.task.threshold,
         }
-        # Few models read prompts in a way of their own, and few families come from outside.
+        # Few models read prompts in a way of their own.
         if model.protocol_note:
             self._settings["protocol_note"] = model.protocol_note
-        if "module" in self.result["task"]:
-            self._settings["family_source"] = source_digest(type(examples.task).__module__)
         self._record: JSON = {}
         self._failures: list[Failure] = []
         self._lock: Lock | None = None

@@ -203,7 +203,7 @@ def _notes(rows: "pd.DataFrame") -> list[str]:
 
 def _our_notes(rows: "pd.DataFrame", summary: Summary) -> list[str]:
     """What a reader must know of our rows: their intervals, and what differs from the paper's."""
-    lines = [f"± is the wider side of the {100 * summary.confidence:g} % interval."]
+    lines = ["± is the wider side of the 95 % interval."]
 
     # A table of base models does not speak of our chat models.
     cells = summary.cells

@@ -313,10 +313,10 @@ def against_paper(summary: Summary) -> "pd.DataFrame":
         # The paper prints no intervals: its error is that of right-or-wrong answers.
         variance = (printed * (1 - printed)).sum() / (PAPER_EXAMPLES * row["tasks"])
         variance /= len(lengths) ** 2
-        our_error = (row["high"] - row["low"]) / (2 * critical_value(summary.confidence))
+        our_error = (row["high"] - row["low"]) / (2 * critical_value())
         error = math.hypot(our_error, 100 * math.sqrt(variance))
         z = (row["score"] - 100 * printed.mean()) / error
-        row["verdict"] = "agrees" if abs(z) < critical_value(summary.confidence) else "differs"
+        row["verdict"] = "agrees" if abs(z) < critical_value() else "differs"
 
         # Without all tasks of a category there is no effective length of it.
         cells = summary.cells[summary.cells["length"].isin(lengths)]

@@ -15,14 +15,11 @@ from rulerkit.store.comparable import check_same
 
 
 def tallied(
-    cells: list[Cell],
-    problems: list[str],
-    max_failures: float | None = None,
-    num_examples: int | None = None,
+    cells: list[Cell], problems: list[str], num_examples: int | None = None
 ) -> pd.DataFrame:
     """The rows of `tally`; what cannot be judged is left out, and why is added to `problems`.
     Raises UserError where nothing can be judged."""
-    tallies = tally(cells, problems.append, max_failures, num_examples)
+    tallies = tally(cells, problems.append, num_examples)
     if problems and not tallies["n"].any():
         raise UserError(problems[-1].removeprefix("left out: "))
     return tallies

@@ -13,56 +13,28 @@ THRESHOLDS: dict[str, dict[str, float]] = package_data("thresholds.yaml")
 average to 87.2, its base ones to 79.2), so whoever shows an effective length shows the threshold
 that it was judged by."""
 PAPERS_THRESHOLD = "Llama2-7B at 4K"
-OWN_SHARE = 0.85
-"""Of a model's own mean at its shortest length: the threshold of OWN_MEAN_SUITES, which have none
-of the paper's. NoLiMa (arXiv 2502.05167) takes the same share of a model's score at its shortest
-lengths."""
-OWN_MEAN_SUITES = ("small",)
-"""The suites in which a model is held against its own mean."""
 OWN_THRESHOLD = "the threshold of its family"
 """Whose score a threshold is that a family of tasks brings."""
-OWN_TABLE = "its suite has a table of its own"
-"""Why the mean over the tasks of a suite with a capability has no threshold."""
 
 
 def effective_length(
-    scores: Mapping[int, float],
-    threshold: float,
-    claimed: float | None = None,
-    states: Mapping[int, str] = {},
+    scores: Mapping[int, float], threshold: float, claimed: float | None = None
 ) -> str:
     """The longest tested length whose score is at least the threshold, as the paper prints it.
 
     Shorter lengths may fail: this rule alone reproduces all 205 printed values. Scores are percent
-    and compared rounded to one decimal; NaN is a length without a complete score, of which `states`
-    says why ('unfinished', 'failed'; else 'not run'). '<4K' is below the shortest tested length,
-    '>128K' says that the longest tested one passed and that the model claims more, or does not say
-    what it claims. Missing lengths bound it: '>=16K, 32K unfinished, 64K..128K not run'. '' if no
-    length is complete.
+    and compared rounded to one decimal; NaN is a length without a complete score. '<4K' is below
+    the shortest tested length, '>128K' says that the longest tested one passed and that the model
+    claims more, or does not say what it claims. '>=16K' says that a longer length has no complete
+    score yet; '' that nothing is known.
     """
-    # A length without a complete score can neither pass nor fail.
-    known = {length: score for length, score in scores.items() if not math.isnan(score)}
-    if not known:
-        return ""
+    best = longest_above(scores, threshold)
 
-    best = longest_above(known, threshold)
-
-    # Only what lies above the longest passing length could still change the answer.
-    above = [length for length in sorted(scores) if length > best]
-    if known.keys() >= set(above):
-        return _answer_name(best, sorted(scores), claimed)
-
-    # Neighbours that lack their scores for one reason are written as a range.
-    reasons = {length: states.get(length, "not run") for length in above}
-    reasons |= dict.fromkeys(known, "")
-    texts = [">=" + length_name(best) if best else "not known"]
-    for reason, neighbours in groupby(above, reasons.__getitem__):
-        names = [length_name(length) for length in neighbours]
-        if len(names) > 1:
-            names = [f"{names[0]}..{names[-1]}"]
-        if reason:
-            texts.append(f"{names[0]} {reason}")
-    return ", ".join(texts)
+    # A length without a complete score can neither pass nor fail; only one that is longer than the
+    # longest passing length could still change the answer.
+    if any(math.isnan(score) for length, score in scores.items() if length > best):
+        return f">={length_name(best)}" if best else ""
+    return _answer_name(best, sorted(scores), claimed)
 
 
 def longest_above(scores: Mapping[int, float], threshold: float) -> int:

@@ -7,15 +7,13 @@ A score is a number from 0 to 1 here and in every row; tables multiply by 100, i
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rulerkit.common.errors import UserError, listed, remark, shortened
-from rulerkit.common.plugins import source_digest
+from rulerkit.common.errors import UserError, listed, remark
 from rulerkit.common.settings import JSON
 from rulerkit.generation.prompt_format import opens_thought, without_thought
 from rulerkit.generation.tasks import CATEGORIES as CATEGORIES
@@ -88,26 +86,6 @@ _CELL = {
     "category": "niah, vt, aggregation, qa, or that of a family of your own",
     "suite": "ruler, small or one of a plug-in's; no mean is over two of them",
     "length": "tokens: template, prompt and answer together",
-}
-_ROW = {
-    "index": "number of the example, from 0; the same question at every length",
-    "score": "0 to 1: the share of references found, or whether any is (qa)",
-    "other_form": "whether all references stand at the end of the prediction, in a form that is "
-    "not judged as right: only where the family judges a last line",
-    "empty": "whether the prediction is empty",
-    "cut_off": "whether the prediction ended at the room for the answer",
-    "cut_thought": "whether a thinking model never ended its thought",
-    "is_copy": "whether the prediction begins as the context does; of cwe and fwe",
-    "copied": "0 to 1: the score of the beginning of the context, copied; of cwe and fwe, else NaN",
-    "num_prompt_tokens": "tokens of the prompt as it was sent",
-    "digest": "digest of the prompt; pairs examples of two models",
-    "group": "number of the article that questions share; NaN for other tasks",
-    "reasoning_tokens": "tokens of the model's thought, by the server or counted; 0 without one",
-    "cached_tokens": "tokens of the prompt that the server had cached, by its own count",
-}
-_KINDS: JSON = dict.fromkeys(_ROW, float) | {"index": int}
-_KINDS |= dict.fromkeys(["other_form", "empty", "cut_off", "cut_thought", "is_copy"], bool)
-_PROTOCOL = {
     "wanted": "examples that the cell was to have",
     "failed": "examples whose requests failed",
     "failed_refused": "failed examples that the service refused",
@@ -129,16 +107,32 @@ _PROTOCOL = {
     "note": "protocol, substitute corpora and files of one's own, in words",
     "path": "file of the predictions, or several with ' + ' between",
 }
-_NAMED = ("name", "family", "category")
-COLUMNS = _CELL | _ROW | _PROTOCOL
+_ROW = {
+    "index": "number of the example, from 0; the same question at every length",
+    "score": "0 to 1: the share of references found, or whether any is (qa)",
+    "other_form": "whether all references stand at the end of the prediction, in a form that is "
+    "not judged as right: only where the family judges a last line",
+    "empty": "whether the prediction is empty",
+    "cut_off": "whether the prediction ended at the room for the answer",
+    "cut_thought": "whether a thinking model never ended its thought",
+    "is_copy": "whether the prediction begins as the context does; of cwe and fwe",
+    "copied": "0 to 1: the score of the beginning of the context, copied; of cwe and fwe, else NaN",
+    "num_prompt_tokens": "tokens of the prompt as it was sent",
+    "digest": "digest of the prompt; pairs examples of two models",
+    "group": "number of the article that questions share; NaN for other tasks",
+    "reasoning_tokens": "tokens of the model's thought, by the server or counted; 0 without one",
+}
+_KINDS: JSON = dict.fromkeys(_ROW, float) | {"index": int}
+_KINDS |= dict.fromkeys(["other_form", "empty", "cut_off", "cut_thought", "is_copy"], bool)
+COLUMNS = _CELL | _ROW
 """The columns of `score` and what they mean. Those of a cell are the same in all its rows."""
 _TEXTS = ["adaptive", "note", "protocol", "texts"]
 """The columns of texts that may be empty."""
-CELL_COLUMNS, ROW_COLUMNS, PROTOCOL_COLUMNS = (list(_CELL), list(_ROW), list(_PROTOCOL))
+CELL_COLUMNS, ROW_COLUMNS = list(_CELL), list(_ROW)
 
 
 def describe(cell: Cell) -> JSON:
-    """What a cell's record says of all its rows: CELL_COLUMNS and PROTOCOL_COLUMNS."""
+    """What a cell's record says of all its rows: CELL_COLUMNS."""
     about, failures = cell.about, cell.coverage.failed.values()
     sources = about.sources.values()
 
@@ -157,7 +151,7 @@ def describe(cell: Cell) -> JSON:
 
     # The settings of variants differ by family, so they are one column of JSON.
     settings = dict(cell.record["result"]["task"])
-    for name in _NAMED:
+    for name in ("name", "family", "category"):
         settings.pop(name, None)
     return {
         "run": cell.run,
@@ -198,12 +192,9 @@ def as_scores(given: Any, who: str, report: Report | None = None) -> "pd.DataFra
 
     check_columns(given, COLUMNS, who, TAKES)
     for name in ("length", "index", "score"):
-        values = given[name]
-        if len(values) and isinstance(values.iloc[0], str):
-            raise UserError(
-                f"{who}: the column {name} holds {shortened(values.iloc[0])}, and numbers are "
-                "meant: read a file with pd.read_csv(path) alone, which finds the types"
-            )
+        for value in given[name].iloc[:1]:
+            if isinstance(value, str):
+                raise UserError(f"{who}: the column {name} holds {value!r}, and a number is meant")
     # A mean of ones may be above 1.
     wrong = given["score"][~given["score"].between(0, 1 + 1e-9)]
     if len(wrong):
@@ -227,7 +218,6 @@ def as_scores(given: Any, who: str, report: Report | None = None) -> "pd.DataFra
 def score(
     cells: "Cell | str | Path | Iterable[Cell | str | Path] | pd.DataFrame",
     report: Report | None = None,
-    max_failures: float | None = None,
 ) -> "pd.DataFrame":
     """Judge predictions: a DataFrame with one row per example, in the order of the cells.
 
@@ -235,7 +225,6 @@ def score(
     `load` keep their scores.
 
     COLUMNS says what the columns mean. `attrs["empty_cells"]` describes the cells without a row.
-    `max_failures` overrides the records.
 
     Raises UserError where a row is damaged, has no references or an empty one, or is another answer
     to an example that has one (with `report`, leaves the cell out and calls it), and where two
@@ -245,40 +234,33 @@ def score(
 
     if is_table(cells):
         # These rows were judged before; any others that a file may hold are left out.
-        scores = as_scores(cells, "score").reindex(columns=list(COLUMNS))
-        return scores if max_failures is None else scores.assign(max_failures=max_failures)
-    given = as_cells(cells, "score", report or remark)
-    # One array a column: each is let go when the table has it.
-    of_cells = [
-        (about, {name: rows[name].copy() for name in ROW_COLUMNS})
-        for about, rows in judged_cells(given, report, max_failures)
-    ]
+        return as_scores(cells, "score").reindex(columns=list(COLUMNS))
+    described, of_cells, empty = list[JSON](), list[Rows](), list[JSON]()
+    for about, rows in judged_cells(as_cells(cells, "score", report or remark), report):
+        described.append(about)
+        of_cells.append(rows)
+        if not len(rows):
+            empty.append(about)
     if not of_cells:
         return pd.DataFrame(columns=list(COLUMNS))
-    # Labels must tell models apart in the whole table, not only inside a cell.
-    described = pd.DataFrame([about for about, _ in of_cells])
-    described["label"] = own_labels(described, "label")
-    counts = [len(rows["index"]) for _, rows in of_cells]
-    columns: dict[str, Any] = {}
-    for name in ROW_COLUMNS:
-        columns[name] = np.concatenate([rows.pop(name) for _, rows in of_cells])
-    columns["digest"] = [digest.decode() for digest in columns["digest"].tolist()]
-    if not np.isnan(columns["num_prompt_tokens"]).any():
-        columns["num_prompt_tokens"] = columns["num_prompt_tokens"].astype(int)
 
+    table = pd.DataFrame(np.concatenate(of_cells))
+    table["digest"] = [digest.decode() for digest in table["digest"]]
+    if table["num_prompt_tokens"].notna().all():
+        table["num_prompt_tokens"] = table["num_prompt_tokens"].astype(int)
+
+    # Labels must tell models apart in the whole table, not only inside a cell.
+    facts = pd.DataFrame(described)
+    facts["label"] = own_labels(facts)
     # Facts of a cell are repeated as whole columns, which is faster than a dictionary per row.
-    cell_of_row = np.repeat(np.arange(len(counts)), counts)
-    for name in (*CELL_COLUMNS, *PROTOCOL_COLUMNS):
-        columns[name] = described[name].take(cell_of_row).array
-    table = pd.DataFrame({name: columns.pop(name) for name in COLUMNS}, copy=False)
-    table.attrs["empty_cells"] = [
-        about for (about, _), count in zip(of_cells, counts, strict=True) if not count
-    ]
+    facts = facts.loc[np.repeat(facts.index, [len(rows) for rows in of_cells])]
+    table = pd.concat([table, facts.set_axis(table.index)], axis=1)[list(COLUMNS)]
+    table.attrs["empty_cells"] = empty
     return table
 
 
 def judged_cells(
-    cells: Iterable[Cell], report: Report | None = None, max_failures: float | None = None
+    cells: Iterable[Cell], report: Report | None = None
 ) -> Iterator[tuple[JSON, Rows]]:
     """What the record of each cell says, and its judged rows. A cell that cannot be judged is left
     out and passed to `report`; without `report` its UserError is raised, as always where two cells
@@ -303,8 +285,6 @@ def judged_cells(
                 "both places to rk.load, which puts them together, or name one file"
             )
         found[key] = cell.path
-        if max_failures is not None:
-            about["max_failures"] = max_failures
         yield about, rows
 
 
@@ -318,26 +298,18 @@ def lacking_line(cells: Iterable[Cell]) -> str:
     return f"incomplete: {listed(lacking, _MOST_NAMED)}" if lacking else ""
 
 
-def own_labels(frame: "pd.DataFrame", column: str) -> "pd.Series[str]":
-    """The labels in a column; `LABEL [NAME]` where models of several names share one."""
+def own_labels(frame: "pd.DataFrame") -> "pd.Series[str]":
+    """The labels of rows; `LABEL [NAME]` where models of several names share one."""
     # A checkpoint of yesterday and one of today often have the same label.
-    models = frame[[column, "model"]].drop_duplicates()
-    shared = frame[column].isin(models.loc[models[column].duplicated(), column])
-    return frame[column].mask(shared, frame[column] + " [" + frame["model"] + "]")
+    label = frame["label"]
+    models = frame[["label", "model"]].drop_duplicates()
+    shared = label.isin(models.loc[models["label"].duplicated(), "label"])
+    return label.mask(shared, label + " [" + frame["model"] + "]")
 
 
 def judged(cell: Cell) -> Rows:
     """The judged rows of a cell, by index."""
-    task = cell.record["result"]["task"]
-    judge = recorded_task(task)
-    if "module" in task:
-        now = source_digest(task["module"])
-        if cell.about.family_source not in ("", now):
-            _say_once(
-                f"{task['module']} has changed since {cell.model} answered {cell.task}: its "
-                "answers are judged by the code of today"
-            )
-
+    judge = recorded_task(cell.record["result"]["task"])
     rows = list[Any]()
     for row in cell.stream():
         raw: Any = row.get("pred")
@@ -365,7 +337,6 @@ def judged(cell: Cell) -> Rows:
                 row.get("digest", "").encode("ascii", "backslashreplace"),
                 row.get("group"),
                 usage.get("reasoning_tokens") or 0,
-                usage.get("cached_tokens") or 0,
             )
         )
 
@@ -374,6 +345,3 @@ def judged(cell: Cell) -> Rows:
     kinds = _KINDS | {"digest": f"S{max(map(len, digests), default=0) or 1}"}
     judged_rows = np.array(rows, list(kinds.items()))
     return judged_rows[np.argsort(judged_rows["index"], kind="stable")]
-
-
-_say_once = cache(remark)

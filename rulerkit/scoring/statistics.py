@@ -79,11 +79,8 @@ class Estimate(NamedTuple):
         """The same times 100: a score, or a difference in points."""
         return Estimate(*(100 * number for number in self))
 
-    def __str__(self) -> str:
-        return f"{self.value:.1f} [{self.low:.1f}, {self.high:.1f}]"
 
-
-def critical_value(confidence: float) -> float:
+def critical_value(confidence: float = 0.95) -> float:
     """The number of standard errors of a two-sided normal interval."""
     if not 0 < confidence < 1:
         raise UserError(f"confidence is {confidence!r}: it must be between 0 and 1, such as 0.95")

@@ -19,20 +19,16 @@ import numpy as np
 
 from rulerkit.common.errors import UserError, check_known, remark, unknown
 from rulerkit.common.json_text import digest
-from rulerkit.common.lengths import length_name, parse_grid
-from rulerkit.common.plugins import capability
+from rulerkit.common.lengths import parse_grid
 from rulerkit.generation.corpora import OWN_TEXTS
 from rulerkit.generation.tasks import category_of
 from rulerkit.scoring import scores as scoring
 from rulerkit.scoring.effective_length import (
-    OWN_MEAN_SUITES,
-    OWN_SHARE,
-    OWN_TABLE,
     OWN_THRESHOLD,
     PAPERS_THRESHOLD,
-    THRESHOLDS,
     effective_length,
     effective_set,
+    threshold_of,
 )
 from rulerkit.scoring.statistics import Estimate, WeightedCell, weighted_sum
 from rulerkit.store.cells import Report, failure_counts, is_enough
@@ -55,7 +51,7 @@ _ABOUT = ["label", "aligned", "claimed_length"]
 """What is the same in all cells of a model."""
 _COUNTS = ["other_form", "empty", "cut_off", "cut_thought", "is_copy"]
 """Columns that are added up over the examples of a cell."""
-_NOTHING: dict[str, Any] = dict.fromkeys(scoring.CELL_COLUMNS + scoring.PROTOCOL_COLUMNS, np.nan)
+_NOTHING: dict[str, Any] = dict.fromkeys(scoring.CELL_COLUMNS, np.nan)
 _NOTHING |= dict.fromkeys(["wanted", "failed", "failed_refused", "n", *_COUNTS, "unasked"], 0)
 _NOTHING |= {"max_failures": 0.0, "adaptive": "", "stand_in": False}
 _NOTHING |= {"thought": 0.0, "copied": np.nan, "examples": None}
@@ -67,44 +63,41 @@ _SCORE = ["score", "low", "high"]
 _COLUMNS = [*_MODEL, *_ABOUT, "task", "category", "suite", "length", *_SCORE]
 _COLUMNS += ["copied", "n", "wanted", *_COUNTS, "reasoning_tokens"]
 _COLUMNS += ["stand_in", "complete", "failed", "have", "rest", "engine", "seed"]
-_COLUMNS += ["prompt_version", "protocol", "texts", "tokenizer", "template", "note", "threshold"]
+_COLUMNS += ["prompt_version", "protocol", "texts", "tokenizer", "template", "note"]
 
 
 class Summary(NamedTuple):
     """Three tidy tables of percents.
 
     `cells`: a row per run, model, task and length. Columns run, model, label, aligned,
-    claimed_length, task, category, suite, length, score, low, high, copied (the
-    score of the beginning of the context, copied; NaN but for cwe and fwe), n, wanted, other_form,
-    empty, cut_off, cut_thought, is_copy (numbers of answers; is_copy: that begin as the context
-    does), reasoning_tokens (mean of a thought), stand_in, complete, failed (number of requests),
-    have ('300/500' where incomplete, else ''), rest ('498/500, 2 failed' where the mean is over the
-    rest, as `max_failures` allows, else ''),
-    engine, seed, prompt_version, protocol, texts, tokenizer, template, note, threshold (of the 13
-    tasks). Where a cell is incomplete its scores are NaN. `lengths`: a row per model, category
-    ('all', 'niah', 'vt', 'aggregation', 'qa') and length: score (mean over the category's tasks),
-    low, high, tasks (how many the mean is over), whole (whether they are all that RULER has in this
-    category; True in other suites), n (smallest of its cells), complete, have ('3/13 tasks'; '-'
-    where nothing was run), stand_in, reader. `models`: a row per model and category: tasks, whole,
-    avg, avg_low, avg_high, wavg_inc, wavg_inc_low, wavg_inc_high, wavg_dec, wavg_dec_low,
-    wavg_dec_high, effective_length and effective_set (text, '' where there is no threshold or the
-    tasks are not all that it is for), threshold (NaN where the model's own mean is none) and
-    threshold_of (text: whose score it is, or why there is none), setup (text, the same for models
-    whose cells have the same protocol and texts), rank_inc, rank_dec (see `_with_ranks`), complete,
-    stand_in, reader (whether a reference reader answered), adaptive (question, answer and tokens in
-    words, '' for a fixed number of examples).
+    claimed_length, task, category, suite, length, score, low, high, copied (the score of the
+    beginning of the context, copied; NaN but for cwe and fwe), n, wanted, other_form, empty,
+    cut_off, cut_thought, is_copy (numbers of answers; is_copy: that begin as the context does),
+    reasoning_tokens (mean of a thought), stand_in, complete, failed (number of requests), have
+    ('300/500' where incomplete, else ''), rest ('498/500, 2 failed' where the mean is over the
+    rest, as `max_failures` allows, else ''), engine, seed, prompt_version, protocol, texts,
+    tokenizer, template, note. Where a cell is incomplete its scores are NaN.
+    `lengths`: a row per model, category ('all', 'niah', 'vt', 'aggregation', 'qa') and length:
+    score (mean over the category's tasks), low, high, tasks (how many the mean is over), whole
+    (whether they are all that RULER has in this category; True in other suites), n (smallest of its
+    cells), complete, have ('3/13 tasks'; '-' where nothing was run), stand_in, reader.
+    `models`: a row per model and category: tasks, whole, avg, avg_low, avg_high, wavg_inc,
+    wavg_inc_low, wavg_inc_high, wavg_dec, wavg_dec_low, wavg_dec_high, effective_length and
+    effective_set (text, '' where there is no threshold of these tasks), threshold (NaN for none)
+    and threshold_of (text: whose score it is), setup (digest, the same for models whose cells have
+    the same protocol and texts), rank_inc, rank_dec (see `_with_ranks`), complete, stand_in, reader
+    (whether a reference reader answered), adaptive (question, answer and tokens in words, '' for a
+    fixed number of examples).
     """
 
     cells: "pd.DataFrame"
     lengths: "pd.DataFrame"
     models: "pd.DataFrame"
-    confidence: float
 
     def of(self, category: str) -> "Summary":
         """The rows of one category; of 'all' all cells."""
-        cells, lengths, models = (frame[frame["category"] == category] for frame in self[:3])
-        cells = self.cells if category == "all" else cells
-        return Summary(cells, lengths, models, self.confidence)
+        cells, lengths, models = (frame[frame["category"] == category] for frame in self)
+        return Summary(self.cells if category == "all" else cells, lengths, models)
 
 
 def length_weights(num_lengths: int) -> "NDArray[np.float64]":
@@ -120,7 +113,6 @@ def summarize(
     tasks: str | Sequence[str] | None = None,
     lengths: int | str | Sequence[int | str] | None = None,
     num_examples: int | None = None,
-    confidence: float = 0.95,
     suite: str | None = None,
 ) -> Summary:
     """Summarize rows of `score`, or what it takes, over a grid of tasks, lengths and examples.
@@ -132,7 +124,7 @@ def summarize(
     that any model was run at; `num_examples` are the first so many, else as many as each cell was
     to have. What the grid lacks is shown as missing, and no mean is taken over the rest. All rows
     are of one suite: `suite`, or what `choose_suite` chooses. Raises UserError for nothing to
-    summarize, several suites, and one example with two scores.
+    summarize, tasks of two suites, and one example with two scores.
     """
     given_tasks, given_lengths = parse_grid(tasks, lengths)
     tallies = tally(scores, num_examples=num_examples)
@@ -140,7 +132,10 @@ def summarize(
         # The suite that is named, or that of the tasks that are.
         suites = {*tallies["suite"]}
         of_tasks = {*tallies.loc[tallies["task"].isin(given_tasks or ()), "suite"]}
-        chosen = suite or choose_suite(of_tasks or suites, is_named=bool(given_tasks))
+        if len(of_tasks) > 1:
+            names = " and ".join(sorted(of_tasks))
+            raise UserError(f"the tasks named are of {names}, and no mean is over two suites")
+        chosen = suite or choose_suite(of_tasks or suites)
         check_known("suite", chosen, suites)
         tallies = tallies[tallies["suite"] == chosen]
 
@@ -159,8 +154,8 @@ def summarize(
 
     # Each cell has its mean; then means of several cells are taken, example by example.
     tallies = tallies[is_asked | ((tallies["n"] == 0) & (tallies["failed"] > 0))]
-    cells = _cells(tallies, given_tasks, given_lengths, num_examples, confidence)
-    lengths_of, models = _means(cells, confidence)
+    cells = _cells(tallies, given_tasks, given_lengths, num_examples)
+    lengths_of, models = _means(cells)
     models["adaptive"] = ""
     for (run, model), of_model in tallies[tallies["adaptive"] != ""].groupby(_MODEL):
         is_own = (models["run"] == run) & (models["model"] == model)
@@ -169,7 +164,7 @@ def summarize(
     cells = cells[_COLUMNS]
     for frame in (cells, lengths_of, models):
         frame.attrs = {"texts": texts_words(cells)}
-    return Summary(cells, lengths_of, models, confidence)
+    return Summary(cells, lengths_of, models)
 
 
 def _cells(
@@ -177,7 +172,6 @@ def _cells(
     tasks: Sequence[str] | None,
     lengths: Sequence[int] | None,
     num_examples: int | None,
-    confidence: float,
 ) -> "pd.DataFrame":
     """A row for each model with an answer, task and length, also of those that nobody asked: all
     that is known of the cell. `counted` are the examples of a cell that is complete, else None.
@@ -216,16 +210,16 @@ def _cells(
             row |= {name: about[name] for name in _ABOUT} | {"suite": suite}
             row["category"] = categories.get(task) or category_of(task)
             row["wanted"] = num_examples or row["wanted"] or about["wanted"]
-            rows.append(row | _answers(row, confidence))
+            rows.append(row | _answers(row))
     return pd.DataFrame(rows, dtype=object).infer_objects()
 
 
-def _answers(cell: Mapping[str, Any], confidence: float) -> dict[str, Any]:
+def _answers(cell: Mapping[str, Any]) -> dict[str, Any]:
     """The mean of a cell where it has its answers, and in words what it lacks."""
     n, wanted = cell["n"], cell["wanted"]
     complete = is_enough(n, wanted, cell["failed"], cell["max_failures"])
     counted = cell["examples"] if complete else None
-    mean = _mean([counted], [1.0], confidence)
+    mean = _mean([counted], [1.0])
 
     # "300/500, 2 failed": beside the score where it is of the rest, else in its place.
     failures = failure_counts(cell["failed"], cell["failed_refused"])
@@ -238,23 +232,20 @@ def _answers(cell: Mapping[str, Any], confidence: float) -> dict[str, Any]:
         "complete": complete,
         "have": "" if complete else have,
         "rest": have if complete and n < wanted else "",
-        "threshold": THRESHOLDS[cell["aligned"]]["all"],
     }
 
 
-def _mean(
-    cells: Iterable[WeightedCell | None], weights: Iterable[float], confidence: float
-) -> Estimate:
+def _mean(cells: Iterable[WeightedCell | None], weights: Iterable[float]) -> Estimate:
     """The weighted mean of cells in percent; NaN where one is incomplete, which is None."""
     weighted = []
     for cell, weight in zip(cells, weights, strict=True):
         if cell is None:
             return Estimate(np.nan, np.nan, np.nan)
         weighted.append(cell._replace(weight=float(weight)))
-    return weighted_sum(weighted, confidence).percent()
+    return weighted_sum(weighted).percent()
 
 
-def _means(cells: "pd.DataFrame", confidence: float) -> "tuple[pd.DataFrame, pd.DataFrame]":
+def _means(cells: "pd.DataFrame") -> "tuple[pd.DataFrame, pd.DataFrame]":
     """The tables `lengths` and `models`: the means of each model in each category that any model
     has an answer in. `whole`: whether they are over all tasks that RULER has in it; True in other
     suites."""
@@ -288,17 +279,15 @@ def _means(cells: "pd.DataFrame", confidence: float) -> "tuple[pd.DataFrame, pd.
                 "reader": bool((members["engine"] == "reader").any()),
             }
             by_length = [
-                {**about, "length": length, **_mean_at(at_length, confidence)}
+                {**about, "length": length, **_mean_at(at_length)}
                 for length, at_length in members.groupby("length")
             ]
             lengths += by_length
-            models.append(about | _averages(members, by_length, confidence))
-    columns = [*_MODEL, *_ABOUT, "category", "tasks", "whole", "stand_in", "reader"]
-    columns += ["length", *_SCORE, "n", "complete", "have"]
-    return pd.DataFrame(lengths, columns=columns), pd.DataFrame(models)
+            models.append(about | _averages(members, by_length))
+    return pd.DataFrame(lengths), pd.DataFrame(models)
 
 
-def _mean_at(members: "pd.DataFrame", confidence: float) -> dict[str, Any]:
+def _mean_at(members: "pd.DataFrame") -> dict[str, Any]:
     """The mean over the tasks of a category at one length."""
     # What is missing is said of the cell that is furthest from complete.
     begun = int(((members["n"] > 0) | (members["failed"] > 0)).sum())
@@ -306,7 +295,7 @@ def _mean_at(members: "pd.DataFrame", confidence: float) -> dict[str, Any]:
     have = least.sort_values(["complete", "share"])["have"].iloc[0]
     if begun < len(members):
         have = f"{begun}/{len(members)} tasks" if begun else "-"
-    mean = _mean(members["counted"], [1 / len(members)] * len(members), confidence)
+    mean = _mean(members["counted"], [1 / len(members)] * len(members))
     return {
         **dict(zip(_SCORE, mean, strict=True)),
         "n": members["n"].min(),
@@ -315,96 +304,51 @@ def _mean_at(members: "pd.DataFrame", confidence: float) -> dict[str, Any]:
     }
 
 
-def _averages(
-    members: "pd.DataFrame", by_length: Sequence[Mapping[str, Any]], confidence: float
-) -> dict[str, Any]:
+def _averages(members: "pd.DataFrame", by_length: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The averages over the lengths of one model and category, and its effective length."""
     row: dict[str, Any] = {}
     lengths = [mean["length"] for mean in by_length]
     for name, weights in zip(AVERAGES, length_weights(len(lengths)), strict=True):
         of_length = dict(zip(lengths, weights, strict=True))
         of_cells = members["length"].map(of_length) / by_length[0]["tasks"]
-        mean = _mean(members["counted"], of_cells, confidence)
+        mean = _mean(members["counted"], of_cells)
         row |= zip((name, f"{name}_low", f"{name}_high"), mean, strict=True)
-    row |= _effective(members, by_length, confidence)
+    row |= _effective(members, by_length)
 
     # Models are compared where protocol and texts of all their tasks are the same.
     answered = members[members["n"] > 0]
-    protocols = sorted({name or "unknown" for name in answered["protocol"].dropna()})
-    words = [f"protocol {name}" for name in protocols]
-    if members["stand_in"].any():
-        words.append("synthetic texts")
     asked = {str(tuple(values)) for values in answered[_ASKED].astype(str).to_numpy()}
+    row["setup"] = digest(sorted(asked))
     row["complete"] = all(mean["complete"] for mean in by_length)
-    row["setup"] = f"{', '.join(words)} ({digest(sorted(asked))[:8]})"
     return row
 
 
-def _effective(
-    members: "pd.DataFrame", by_length: Sequence[Mapping[str, Any]], confidence: float
-) -> dict[str, Any]:
-    """The threshold of one model and category, whose it is, and the effective length by it.
+def _effective(members: "pd.DataFrame", by_length: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The threshold of one model and category, whose it is, and the effective length by it: ""
+    where no length is complete, or there is no threshold of these tasks.
 
     `members` are the cells that the means `by_length` are over.
     """
-    first, suite, category = by_length[0], members["suite"].iloc[0], by_length[0]["category"]
+    first = by_length[0]
     own, *others = members["own_threshold"].unique()
-    intervals = {mean["length"]: (mean["low"], mean["high"]) for mean in by_length}
-    is_possible = any(mean["complete"] for mean in by_length)
-    if suite in OWN_MEAN_SUITES:
-        threshold, whose, intervals = _own_mean(members, by_length, confidence)
-    elif not (others or np.isnan(own)):
-        threshold, whose = own, OWN_THRESHOLD
-    elif suite != "ruler":
-        threshold, whose = np.nan, f"the suite {suite} brings no threshold"
-        if capability(suite):
-            whose = OWN_TABLE
-    else:
-        # The paper's, Llama2-7B's score at 4K, is for all of the benchmark's tasks in a category.
-        threshold, whose = THRESHOLDS[first["aligned"]].get(category, np.nan), PAPERS_THRESHOLD
-        if np.isnan(threshold):
-            whose = f"neither the paper nor the family has a threshold for {category}"
-        is_possible = is_possible and first["whole"]
-
+    has_own = not (others or np.isnan(own))
+    threshold = own if has_own else None
+    # The paper's is for all tasks of the benchmark, or of a category.
+    if not has_own and first["whole"]:
+        threshold = threshold_of(set(members["task"]), first["aligned"])
     length = possible = ""
-    if is_possible and not np.isnan(threshold):
-        scores = {mean["length"]: mean["score"] for mean in by_length}
-        # Why a length has no complete score.
-        states = dict.fromkeys(members.loc[members["failed"] > 0, "length"], "failed")
-        states |= dict.fromkeys(members.loc[members["n"] > 0, "length"], "unfinished")
+    if threshold is not None and any(mean["complete"] for mean in by_length):
         claimed = first["claimed_length"]
-        length = effective_length(scores, threshold, claimed, states)
+        scores = {mean["length"]: mean["score"] for mean in by_length}
+        length = effective_length(scores, threshold, claimed)
+        intervals = {mean["length"]: (mean["low"], mean["high"]) for mean in by_length}
         possible = effective_set(intervals, threshold, claimed)
     return {
         "effective_length": length,
         "effective_set": possible,
-        "threshold": threshold,
-        "threshold_of": whose,
+        "threshold": np.nan if threshold is None else threshold,
+        "threshold_of": OWN_THRESHOLD if has_own else PAPERS_THRESHOLD,
     }
-
-
-def _own_mean(
-    members: "pd.DataFrame", by_length: Sequence[Mapping[str, Any]], confidence: float
-) -> tuple[float, str, dict[int, tuple[float, float]]]:
-    """The threshold of the small protocol: a share of the model's own mean at its shortest length;
-    whose it is, in words; and the interval of each length."""
-    shortest, start = by_length[0]["length"], by_length[0]["score"]
-    threshold = round(OWN_SHARE * start, 1)
-    mean_of = f"its own mean at {length_name(shortest)}"
-    whose = f"{100 * OWN_SHARE:g} % of {mean_of}"
-    # A share of nothing is reached by any answer.
-    if not start > 0:
-        threshold, whose = np.nan, f"{mean_of} is {'incomplete' if np.isnan(start) else '0'}"
-
-    # The threshold is uncertain too: the interval is that of the difference from it.
-    intervals = {}
-    for mean in by_length:
-        length = mean["length"]
-        both = members[members["length"].isin([length, shortest])]
-        weights = 1.0 * (both["length"] == length) - OWN_SHARE * (both["length"] == shortest)
-        above = _mean(both["counted"], weights / mean["tasks"], confidence)
-        intervals[length] = (threshold + above.low, threshold + above.high)
-    return threshold, whose, intervals
 
 
 def _with_ranks(models: "pd.DataFrame") -> "pd.DataFrame":
@@ -427,11 +371,7 @@ def _adaptive(cells: "pd.DataFrame") -> str:
     from rulerkit.scoring.adaptive import StoppingRule, replay
 
     first = cells.iloc[0]
-    try:
-        rule = StoppingRule(**json.loads(first["adaptive"]))
-    except TypeError:
-        return "adaptive: what a former version asked here is not judged any more"
-
+    rule = StoppingRule(**json.loads(first["adaptive"]))
     # The scores of each cell of the rule, by index; requests that failed behind the last answer
     # count as well.
     scores = {place: np.empty(0) for place in product(rule.tasks, rule.lengths)}
@@ -479,32 +419,24 @@ def suites_of(frame: "pd.DataFrame") -> list[str]:
     return sorted({*frame["suite"]}, key=lambda suite: (suite != "ruler", suite))
 
 
-def choose_suite(suites: Collection[str], is_named: bool = False) -> str:
-    """The one of several suites that means are taken over: `ruler` where its tasks were not named
-    with others, which stderr then says; UserError where nothing tells."""
-    if len(suites) == 1:
-        return next(iter(suites))
-    names = sorted(suites, key=lambda suite: (suite != "ruler", suite))
-    if is_named or names[0] != "ruler":
-        raise UserError(
-            f"these scores are of the suites {' and '.join(names)}, and no mean is over two of "
-            "them: name tasks of one"
+def choose_suite(suites: Collection[str]) -> str:
+    """The one of some suites that means are taken over: RULER's, else the first by name. Of the
+    others stderr says that they are left out."""
+    chosen = "ruler" if "ruler" in suites else min(suites)
+    others = set(suites) - {chosen}
+    if others:
+        remark(
+            f"left out: tasks of {' and '.join(sorted(others))}, which enter no mean with those of "
+            f"{chosen}: name their tasks to see them"
         )
-    remark(
-        f"left out: tasks of {' and '.join(names[1:])}, which enter no mean with those of ruler: "
-        "name their tasks to see them"
-    )
-    return "ruler"
+    return chosen
 
 
 # --- cells ----------------------------------------------------------------------------------------
 
 
 def tally(
-    given: Any,
-    report: Report | None = None,
-    max_failures: float | None = None,
-    num_examples: int | None = None,
+    given: Any, report: Report | None = None, num_examples: int | None = None
 ) -> "pd.DataFrame":
     """A row for each cell of what `score` takes, or of its rows: what the record says, `n` answers,
     how many of them are what _COUNTS says, the mean of `copied`, all tokens of `thought`, and
@@ -521,16 +453,15 @@ def tally(
     tallies = []
     if is_table(given):
         scores = scoring.as_scores(given, "summarize")
-        columns = [*scoring.CELL_COLUMNS, *scoring.PROTOCOL_COLUMNS]
         for _, of_cell in scores.groupby(CELL, sort=False):
-            first: Any = of_cell[columns].iloc[0].to_dict()
+            first: Any = of_cell[scoring.CELL_COLUMNS].iloc[0].to_dict()
             tallies.append(_tallied(first, of_cell, most))
         tallies += [_NOTHING | cell for cell in scores.attrs.get("empty_cells", ())]
     else:
-        for about, rows in scoring.judged_cells(as_cells(given, "summarize"), report, max_failures):
+        for about, rows in scoring.judged_cells(as_cells(given, "summarize"), report):
             tallies.append(_tallied(about, rows, most))
     frame = pd.DataFrame(tallies, columns=list(_NOTHING), dtype=object).infer_objects()
-    frame["label"] = scoring.own_labels(frame, "label")
+    frame["label"] = scoring.own_labels(frame)
     return frame
 
 
@@ -552,10 +483,8 @@ def _tallied(about: Mapping[str, Any], rows: Any, most: float) -> dict[str, Any]
 
 def examples_of(task: str, rows: Any) -> WeightedCell:
     """The scores of the rows of one cell by index, with the weight 1. A column `group`, such as the
-    article of a question, says which examples are drawn together. Raises UserError where an example
-    is there twice."""
-    import pandas as pd
-
+    number of a question's article, says which examples are drawn together. Raises UserError where
+    an example is there twice."""
     index = np.asarray(rows["index"], int)
     times = np.bincount(index)
     if times.max() > 1:
@@ -567,9 +496,8 @@ def examples_of(task: str, rows: Any) -> WeightedCell:
     scores = np.full(times.size, np.nan)
     scores[index] = np.asarray(rows["score"], float)
     groups = np.full(times.size, np.nan)
-    numbers, _ = pd.factorize(np.asarray(rows["group"]))
-    groups[index] = np.where(numbers < 0, np.nan, numbers)
-    return WeightedCell(1.0, task, scores, None if (numbers < 0).all() else groups)
+    groups[index] = np.asarray(rows["group"], float)
+    return WeightedCell(1.0, task, scores, None if np.isnan(groups).all() else groups)
 
 
 def weighted_cells(

@@ -87,8 +87,6 @@ class Record(BaseModel):
     suite: str
     threshold: Annotated[float, Field(ge=0, le=100)] | None
     """Percent that the task's family brings itself."""
-    family_source: str = ""
-    """A digest of the module of a family from outside the package."""
     max_failures: Annotated[float, Field(ge=0, le=10**9)]
     adaptive: JSON | None
     protocol_note: str | None = None

@@ -23,12 +23,7 @@ import numpy as np
 from rulerkit.common.errors import UserError
 from rulerkit.common.lengths import length_name
 from rulerkit.generation.tasks import THIRTEEN
-from rulerkit.scoring.effective_length import (
-    OWN_SHARE,
-    effective_length,
-    effective_set,
-    longest_above,
-)
+from rulerkit.scoring.effective_length import effective_length, effective_set, longest_above
 from rulerkit.scoring.scores import as_scores
 from rulerkit.scoring.statistics import Estimate, WeightedCell, weighted_sum
 from rulerkit.scoring.summary import CELL, Summary, summarize, weighted_cells
@@ -38,6 +33,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SUITE, RULER = "frontier", "ruler"
+OWN_SHARE = 0.85
+"""Of a model's own mean at its shortest length: what the relative length keeps."""
 ABSOLUTE = 50.0
 """The normalised mean, in percent, that the absolute effective length asks for."""
 LEAST_BASE = 30.0
@@ -77,7 +74,6 @@ class FrontierSummary(NamedTuple):
     lengths: "pd.DataFrame"
     models: "pd.DataFrame"
     ruler: Summary | None
-    confidence: float
 
 
 def frontier(
@@ -85,7 +81,6 @@ def frontier(
     tasks: str | Sequence[str] | None = None,
     lengths: int | str | Sequence[int | str] | None = None,
     num_examples: int | None = None,
-    confidence: float = 0.95,
 ) -> FrontierSummary:
     """Summarize the rows of `score`, or cells or places, that belong to the frontier suite.
 
@@ -101,7 +96,7 @@ def frontier(
             "no answers of the frontier suite among these scores; evaluate with "
             "`tasks: frontier` first"
         )
-    summary = summarize(scores, tasks, lengths, num_examples, confidence, suite=SUITE)
+    summary = summarize(scores, tasks, lengths, num_examples, suite=SUITE)
     of_suite = scores[scores["suite"] == SUITE]
     asked = of_suite
     if num_examples is not None:
@@ -113,17 +108,17 @@ def frontier(
     cells["normalised"] = _normalised(cells)
     parts: dict[str, list[_Row]] = {"capabilities": [], "lengths": [], "models": []}
     for _, of_model in cells.groupby(["run", "model"], sort=False):
-        for name, rows in _rows_of_model(of_model, examples, confidence).items():
+        for name, rows in _rows_of_model(of_model, examples).items():
             parts[name] += rows
     frames = {name: pd.DataFrame(rows) for name, rows in parts.items()}
 
     # RULER stands beside it as the mean of all thirteen, or not at all.
     ruler = None
     if not set(THIRTEEN).isdisjoint(scores["task"]):
-        ruler = summarize(scores, THIRTEEN, None, num_examples, confidence, suite=RULER)
+        ruler = summarize(scores, THIRTEEN, None, num_examples, suite=RULER)
     models = frames["models"]
     models["ruler"], models["ruler_reach"] = _ruler(models, ruler)
-    return FrontierSummary(cells, ruler=ruler, confidence=confidence, **frames)
+    return FrontierSummary(cells, ruler=ruler, **frames)
 
 
 def as_frontier(given: Any, who: str) -> FrontierSummary:
@@ -169,7 +164,7 @@ def _normalised(cells: "pd.DataFrame") -> "pd.Series[float]":
 
 
 def _rows_of_model(
-    cells: "pd.DataFrame", examples: Mapping[Any, WeightedCell], confidence: float
+    cells: "pd.DataFrame", examples: Mapping[Any, WeightedCell]
 ) -> dict[str, list[_Row]]:
     """The rows of one model for each table of a FrontierSummary."""
     about: _Row = {name: cells[name].iloc[0] for name in _ABOUT}
@@ -181,7 +176,7 @@ def _rows_of_model(
     asked = [length for length, rows in by_length.items() if _is_asked(rows)]
     first = min(asked, default=min(by_length))
     by_length = {n: rows for n, rows in by_length.items() if n >= first}
-    mean = _Means(examples, confidence)
+    mean = _Means(examples)
 
     # Each capability over all lengths, in the order of the suite.
     capabilities: list[_Row] = []
@@ -219,7 +214,6 @@ class _Means(NamedTuple):
     """Weighted means of normalised scores, with intervals."""
 
     examples: Mapping[Any, WeightedCell]
-    confidence: float
 
     def of(self, rows: Sequence[_Row], shares: Iterable[float]) -> Estimate:
         """The sum of share times normalised score, in percent; NaN where a cell has none.
@@ -235,7 +229,7 @@ class _Means(NamedTuple):
             key = tuple(row[name] for name in CELL)
             cells.append(self.examples[key]._replace(weight=weight))
             offset += share * row["normalised"] - weight * row["score"]
-        estimate = weighted_sum(cells, self.confidence).percent()
+        estimate = weighted_sum(cells).percent()
         # A floor that is taken off again leaves errors of rounding behind.
         return Estimate(*(round(number + offset, 9) + 0.0 for number in estimate))
 
@@ -337,11 +331,6 @@ def _model_row(
     row["reach"] = 0 if no_share else longest_above(scores, own_share)
     both = max(own_share, ABSOLUTE)
     row["threshold"] = np.nan if why else both
-    states = {
-        one["length"]: "unfinished"
-        for one in lengths
-        if one["have"] and _is_asked(by_length[one["length"]])
-    }
     for name, set_name, threshold, above, none in (
         ("relative", "relative_set", own_share, above_share, no_share),
         ("absolute", "absolute_set", ABSOLUTE, above_absolute, ""),
@@ -353,7 +342,7 @@ def _model_row(
         intervals = {
             length: (threshold + low, threshold + high) for length, (low, high) in above.items()
         }
-        row[name] = effective_length(scores, threshold, claimed, states)
+        row[name] = effective_length(scores, threshold, claimed)
         row[set_name] = effective_set(intervals, threshold, claimed)
     return row
 

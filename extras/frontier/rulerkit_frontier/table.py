@@ -7,9 +7,15 @@ from typing import TYPE_CHECKING, Any
 from rulerkit.common.lengths import length_name
 from rulerkit.common.render import Field, render
 from rulerkit.report.tables.notes import names_of, texts_notes
-from rulerkit.scoring.effective_length import OWN_SHARE
 from rulerkit.scoring.summary import texts_words
-from rulerkit_frontier.scores import ABSOLUTE, LEAST_BASE, FrontierSummary, as_frontier, frontier
+from rulerkit_frontier.scores import (
+    ABSOLUTE,
+    LEAST_BASE,
+    OWN_SHARE,
+    FrontierSummary,
+    as_frontier,
+    frontier,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,14 +59,13 @@ def frontier_text(summary: FrontierSummary, format: str = "text", notes: Iterabl
     """`frontier_table` as plain text, Markdown, LaTeX or HTML, with its rules below."""
     summary = as_frontier(summary, "frontier_text")
     table = frontier_table(summary)
-    percent = f"{100 * summary.confidence:g} %"
     rules = [
         "mean: over the eight capabilities of the frontier suite, 0 where an answer without "
         "reading scores, 100 for all right.",
         f"relative: longest length that keeps {100 * OWN_SHARE:g} % of that mean; absolute: "
         f"longest with a mean of at least {ABSOLUTE:g}; frontier: the shorter of the two, none "
-        f"where the mean is below {LEAST_BASE:g}; in brackets all that the {percent} intervals "
-        "cannot rule out.",
+        f"where the mean is below {LEAST_BASE:g}; in brackets all that the 95 % intervals cannot "
+        "rule out.",
         *texts_notes(summary.cells),
         "other form: share of answers that hold all that is right at their end, in a form that is "
         "not judged as right; `rk.failures` shows them.",

@@ -12,6 +12,7 @@ that was not interrupted.
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -23,7 +24,7 @@ from rulerkit.common.json_text import digest
 from rulerkit.common.lengths import length_name
 from rulerkit.common.settings import JSON
 from rulerkit.evaluation.cost import Cost, cost_of
-from rulerkit.evaluation.evaluate import Session, evaluate
+from rulerkit.evaluation.evaluate import evaluate
 from rulerkit.evaluation.rounds import rounds
 from rulerkit.evaluation.study import Study, name_of
 from rulerkit.generation.generate import generate
@@ -52,8 +53,6 @@ class Party:
     """Where the answers of a model go."""
     resumes: bool = False
     """Whether answers of an earlier call are used, rather than moved aside."""
-    session: Session | None = None
-    """Its model stays loaded there between two rounds."""
     _begun: set[int] = field(default_factory=set)
 
     @property
@@ -70,14 +69,14 @@ class Party:
         self._begun.add(length)
         asked = replace(
             study,
-            models=(self.described,),
+            models=(self.model,),
             tasks=tuple(task for task in study.tasks if task.name in counts),
             lengths=(length,),
             num_examples=max(counts.values()),
             run=self.run,
         )
         fresh = is_first and not self.resumes
-        return evaluate(asked, fresh=fresh, progress=False, session=self.session)
+        return evaluate(asked, fresh=fresh, progress=False)
 
 
 # --- what is asked --------------------------------------------------------------------------------
@@ -235,7 +234,12 @@ class _Run:
         """Ask both for so many examples of each task at a length, the baseline first; raises
         `_StoppedError` where they cannot be completed."""
         gate, limit = self.gate, self.gate.minutes
+        # Two models that compute here may not fit on one GPU together.
+        compute_here = all(party.model and party.model.on_gpu for party in self.cells)
         for party, cells in self.cells.items():
+            for other in self.cells:
+                if compute_here and other is not party:
+                    other.model.close()
             if limit is not None and time.monotonic() - gate.started > 60 * limit:
                 raise _StoppedError(f"--minutes {limit:g}")
             try:
@@ -284,14 +288,10 @@ def run_gate(gate: Gate, say: Say) -> GateResult:
         )
     run = _Run(gate)
     rule = GateRule(gate.design, run.differences_of, gate.limit_of, say)
-    with Session() as one, Session() as two:
-        # Two models that compute here may not fit on one GPU together.
-        compute_here = all(party.model and party.model.on_gpu for party in (gate.a, gate.b))
-        gate.a.session, gate.b.session = one, one if compute_here else two
+    with ExitStack() as stack:
         for party in (gate.a, gate.b):
-            if party.session and party.is_asked:
-                # What was found out about a server is not asked again.
-                party.session.use(party.described, party.model)
+            if party.is_asked:
+                stack.callback(party.model.close)
         try:
             for length, counts in rounds(rule.wanted):
                 run.ask(length, counts)

@@ -66,7 +66,7 @@ def _notes(cell: Cell, row: Mapping[Any, Any], summary: Summary) -> str:
     return (
         f"RULER, {int(row['tasks'])} tasks, {length_name(length)} ({length} tokens with "
         f"{result['tokenizer']['name']}), {int(row['n'])} examples each, "
-        f"{100 * summary.confidence:g} % interval {row['low']:.1f} to {row['high']:.1f}, protocol "
+        f"95 % interval {row['low']:.1f} to {row['high']:.1f}, protocol "
         f"{result['protocol']}, seed {result['seed']}"
         f"{', synthetic texts' if row['stand_in'] else ''}, "
         f"{'thinking' if thinks else 'no thinking'}, "

@@ -1,6 +1,5 @@
 """Claimed against effective length, a row for each model."""
 
-import re
 from typing import Any
 
 import numpy as np
@@ -40,7 +39,7 @@ def claimed_and_effective(models: "pd.DataFrame | None" = None, note: str = "") 
 def _draw_rows(axes: Axes, rows: "pd.DataFrame") -> None:
     """A row per model, from below: dot, ring and the line between them; the effective length in
     words left of them, the claimed one on the right."""
-    # '>=16K, 128K not run' is at least 16K, 'not known' has no dot.
+    # '>=16K' is at least 16K; what is not known has no dot.
     found = rows["effective_length"].str.extract(r"([<>]?)=?(\d+[KM]?)")
     rows["effective"] = [parse_length(name) if name == name else np.nan for name in found[1]]
     rows["order"] = rows["effective"] * found[0].map({"<": 0.9, ">": 1.1}).fillna(1)
@@ -57,7 +56,7 @@ def _draw_rows(axes: Axes, rows: "pd.DataFrame") -> None:
         axes.plot([claimed], [y], "o", color=color, markersize=5.4, **ring)
         axes.plot([effective], [y], "o", color=color, markersize=2.9)
         left, right = np.fmin(effective, claimed), np.fmax(effective, claimed)
-        text = re.sub(",.*", "", row["effective_length"]) or "not known"
+        text = row["effective_length"] or "not known"
         axes.annotate(text, (left if left == left else 4096, y), (-5, 0), ha="right", **beside)
         if claimed == claimed:
             axes.annotate(length_name(int(claimed)), (right, y), (5, 0), **beside)

@@ -11,7 +11,7 @@ from rulerkit.common.errors import UserError, check_known, check_type, counted, 
 from rulerkit.common.lengths import length_name
 from rulerkit.common.render import Field, render
 from rulerkit.report.tables.notes import cell_notes, model_notes, names_of, number_range
-from rulerkit.scoring.effective_length import OWN_THRESHOLD, PAPERS_THRESHOLD
+from rulerkit.scoring.effective_length import PAPERS_THRESHOLD
 from rulerkit.scoring.summary import AVERAGES, CATEGORIES, RANKS, Summary
 
 TITLES: dict[str, str] = {
@@ -52,7 +52,6 @@ def table_text(
         )
     models = board_rows(summary, ["score", "have"])
 
-    percent = f"{100 * summary.confidence:g} %"
     models = models.assign(model=names_of(models))
     if not in_order:
         # as the paper sorts its Table 3
@@ -71,7 +70,7 @@ def table_text(
     if len(complete):
         mean += f", n = {counted(number_range(complete), 'example')} each"
     below = [
-        f"{mean}; ± is the wider side of the {percent} interval.",
+        f"{mean}; ± is the wider side of the 95 % interval.",
         *_effective_rules(models, category),
         *model_notes(models),
         *cell_notes(summary.cells, marked=True),
@@ -133,9 +132,7 @@ def models_text(
 def _model_field(row: "pd.Series[Any]", column: str) -> Field:
     value = row[column]
     if column == "effective_length":
-        # What is incomplete is seen at its length.
-        length = str(value).partition(",")[0].replace("not known", "")
-        return Field(length or "-")
+        return Field(value or "-")
     if isinstance(value, str):
         return Field(value, small=row["origin"] if column == "model" else "")
 
@@ -168,20 +165,18 @@ def _effective_rules(models: pd.DataFrame, category: str) -> list[str]:
     there are none."""
     # Only what rows of this table were judged by.
     judged = models[models["effective_length"] != ""]
-    used = thresholds_text(models)
     tasks = "the 13 tasks" if category == "all" else f"the {category} tasks"
-    if judged.empty and models["threshold"].any():
-        return [f"No effective length: the threshold, {used}, is for a complete score on {tasks}."]
+    is_in_part = category in CATEGORIES and not models["whole"].all()
+    if judged.empty and (is_in_part or models["threshold"].any()):
+        return [f"No effective length: a threshold is for a complete score on {tasks}."]
 
     rules = []
     for source in judged["threshold_of"].unique():
         if source == PAPERS_THRESHOLD:
-            rules.append(f"{used}, {source} in the paper")
-        elif source == OWN_THRESHOLD:
+            rules.append(f"{thresholds_text(models)}, {source} in the paper")
+        else:
             own = models["threshold"].dropna().unique()
             rules.append(f"{', '.join(f'{one:g}' for one in own)}, {source}")
-        else:
-            rules.append(source)
     if not rules:
         return []
 

@@ -10,7 +10,6 @@ from rulerkit.common.errors import counted, listed
 from rulerkit.common.lengths import length_name
 from rulerkit.generation.corpora import OWN_TEXTS
 from rulerkit.inference.model import COMPRESSED
-from rulerkit.scoring.effective_length import OWN_TABLE
 from rulerkit.scoring.scores import own_labels
 from rulerkit.scoring.summary import STAND_IN, texts_words
 
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 def names_of(rows: pd.DataFrame) -> "pd.Series[str]":
     """The label of each row's model; where several models share one, with the model's name or
     run."""
-    names = own_labels(rows, "label")
+    names = own_labels(rows)
     in_several_runs = rows["run"].groupby(names).transform("nunique") > 1
     return names.mask(in_several_runs, names + " [" + rows["run"] + "]")
 
@@ -36,8 +35,7 @@ def unusual(cells: pd.DataFrame) -> "dict[str, pd.Series[bool]]":
     facts = {"reference readers": cells["engine"] == "reader"}
     for suite in cells["suite"].unique():
         if suite != "ruler":
-            words = "small protocol" if suite == "small" else f"suite {suite}"
-            facts[words] = cells["suite"] == suite
+            facts[f"suite {suite}"] = cells["suite"] == suite
     if "note" in cells:
         notes = cells["note"].fillna("").str.split("; ")
         facts[COMPRESSED] = notes.map(lambda parts: COMPRESSED in parts)
@@ -110,22 +108,19 @@ _ADAPTIVE_NOTE = (
 
 
 def model_notes(models: pd.DataFrame) -> list[str]:
-    """Lines for models that have no threshold, and so no effective length, and for those of
-    adaptive runs: what was found, for how many tokens."""
-    # The table of a suite's own says more.
-    unjudged = models["threshold"].isna() & (models["threshold_of"] != OWN_TABLE)
-    without = models[unjudged].groupby("threshold_of", sort=False)["label"]
-    adaptive = list(zip(models["label"], models["adaptive"], strict=True))
-    return [
-        *(f"No effective length of {listed(names, 6)}: {reason}." for reason, names in without),
-        *(f"{label}: {found}." for label, found in adaptive if found),
-        *([_ADAPTIVE_NOTE] if any(found for _, found in adaptive) else []),
-    ]
+    """Lines for the models of adaptive runs: what was found, for how many tokens."""
+    adaptive = models[models["adaptive"] != ""]
+    if adaptive.empty:
+        return []
+    notes = []
+    for label, found in zip(adaptive["label"], adaptive["adaptive"], strict=True):
+        notes.append(f"{label}: {found}.")
+    return [*notes, _ADAPTIVE_NOTE]
 
 
 def remarks(cells: pd.DataFrame) -> str:
     """What a figure must say below itself of the cells (or the labels) that it shows: reference
-    readers, the small protocol, synthetic texts, texts of the user's, incomplete cells."""
+    readers, another suite, synthetic texts, texts of the user's, incomplete cells."""
     return "; ".join(what for what, is_so in unusual(cells).items() if is_so.any())
 
 

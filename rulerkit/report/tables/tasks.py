@@ -57,7 +57,7 @@ def task_table_text(
     ]
     if cells["reasoning_tokens"].any():
         marks.append("w: mean tokens of a thought")
-    details = [f"in brackets the {100 * summary.confidence:g} % interval", *marks]
+    details = ["in brackets the 95 % interval", *marks]
     if len(complete):
         details.insert(
             0, f"Scores in percent, n = {counted(number_range(complete), 'example')} each"
