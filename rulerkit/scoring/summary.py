@@ -427,10 +427,7 @@ def _adaptive(cells: "pd.DataFrame") -> str:
     from rulerkit.scoring.adaptive import StoppingRule, replay
 
     first = cells.iloc[0]
-    try:
-        rule = StoppingRule(**json.loads(first["adaptive"]))
-    except TypeError:
-        return "adaptive: what a former version asked here is not judged any more"
+    rule = StoppingRule(**json.loads(first["adaptive"]))
 
     # The scores of each cell of the rule, by index; requests that failed behind the last answer
     # count as well.

@@ -21,13 +21,12 @@ from zlib import crc32
 
 from pydantic import TypeAdapter
 
-from rulerkit.common.errors import UserError, listed, remark, shorten
+from rulerkit.common.errors import UserError, remark, shorten
 from rulerkit.common.json_text import parse_json
 from rulerkit.common.settings import JSON
 from rulerkit.inference.model import Failure
 from rulerkit.store.records import (
     FAILED_ATTEMPT,
-    FORMER,
     RECORD,
     ROW,
     checked,
@@ -170,14 +169,14 @@ class Cell:
             return
         except OSError as error:
             raise DamagedCell(f"cannot read {path}: {_reason(error)}") from error
-        seed, is_former = crc32(self.result.encode()), self.about.format == FORMER
+        seed = crc32(self.result.encode())
         # A crash tore what follows the last line end.
         for number, line in enumerate(content.split(b"\n")[:-1], 1):
             line = line.strip()
             if not line:
                 continue
             try:
-                text = checked_text(line, seed, is_former)
+                text = checked_text(line, seed)
                 # The index comes first: it is read without parsing the row.
                 if not parse and (found := _INDEX.match(text)):
                     yield number, int(found[1]), {}
@@ -283,12 +282,6 @@ def read_cells(path: Path, report: Report = remark) -> list[Cell]:
         except DamagedCell as error:
             report(f"left out: {error}")
     found = [cell for cell in cells if cell]
-    former = [cell.path for cell in found if cell.about.format == FORMER]
-    if former:
-        report(
-            "rows of a former version have no `check`, so that damage to them is not found: "
-            f"{listed(former, 2)}"
-        )
     return sorted(found, key=lambda cell: (cell.run, cell.model, cell.task, cell.length))
 
 

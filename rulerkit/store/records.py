@@ -40,8 +40,6 @@ def plain(value: JSON) -> JSON:
 
 FORMAT = 4
 """The number of the format of records, rows and the files beside them."""
-FORMER = 3
-"""The format of folders from before November 2026, whose rows have no `check`."""
 
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Whole = Annotated[int, Field(ge=0, le=10**9)]
@@ -78,7 +76,7 @@ class Record(BaseModel):
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
-    format: Literal[3, 4] | None
+    format: Literal[4] | None
     run: str
     num_examples: Count
     label: str | None
@@ -122,27 +120,11 @@ def parse_record(text: bytes) -> JSON:
     record = from_json(text.removeprefix(BOM_UTF8), allow_inf_nan=False)
     if not isinstance(record, dict):
         raise ValueError("it is no mapping")
-    if record.get("format") not in (FORMER, FORMAT):
+    if record.get("format") != FORMAT:
         raise ValueError(
             f"it has the format {shorten(repr(record.get('format')))}, and this version of "
-            f"rulerkit reads {FORMER} and {FORMAT}"
+            f"rulerkit reads {FORMAT}"
         )
-
-    result: Any = record.get("result")
-    task = result.get("task") if isinstance(result, dict) else None
-    if not isinstance(task, dict):
-        raise ValueError("it does not say what was asked (`result` and its `task`)")
-
-    # Tasks also named the `edition` of upstream's, and two settings that had no effect.
-    edition, protocol = task.pop("edition", None), result.get("protocol")
-    if (protocol, edition) == ("paper", "2025"):
-        result["protocol"] = "upstream"
-    if (protocol, edition) == ("clean", "2024"):
-        result["protocol"] = "clean with the prompts of 2024"
-    if task.get("depths") == "free":
-        del task["depths"]
-    if "vocabulary" in task and task["vocabulary"] is None:
-        del task["vocabulary"]
     return record
 
 
@@ -274,13 +256,10 @@ def row_line(row: JSON, result: str) -> bytes:
     return b'%s%s%08x"}\n' % (text[:-1], _CHECK, zlib.crc32(text, zlib.crc32(result.encode())))
 
 
-def checked_text(line: bytes, seed: int, is_former: bool) -> bytes:
-    """The row of a line without its `check`; ValueError where the check is wrong, or where there is
-    none and the line is not of a former version."""
+def checked_text(line: bytes, seed: int) -> bytes:
+    """The row of a line without its `check`; ValueError where the check is missing or wrong."""
     text, mark, check = line.rpartition(_CHECK)
     if not mark:
-        if is_former:
-            return line
         raise ValueError("it has no check")
     text += b"}"
     if check != b'%08x"}' % zlib.crc32(text, seed):
