@@ -230,18 +230,7 @@ class Row(TypedDict):
     is_copy: NotRequired[bool]
 
 
-@with_config(_SCHEMA)
-class FailedAttempt(TypedDict):
-    """A request that failed."""
-
-    index: Whole
-    time: str
-    reason: str
-    refused: bool
-
-
 ROW: TypeAdapter[Any] = TypeAdapter(Row)
-FAILED_ATTEMPT: TypeAdapter[Any] = TypeAdapter(FailedAttempt)
 
 _CHECK = b', "check": "'
 
