@@ -92,7 +92,7 @@ def test_cells_places_and_rows_mean_the_same(answered):
 def test_a_part_of_the_rows_stays_a_part(answered):
     rows = rk.load()
     some = rows[rows["index"] == 0]
-    for function in (rk.score, rk.answers_of, rk.score_as):
+    for function in (rk.score, rk.answers_of):
         found = function(some)
         assert len(found) == len(some)
         assert set(found["index"]) == {0}

@@ -33,6 +33,8 @@ WAYS_OUT = (
     "give this run a place of its own with run: NAME, or move its files away, as fresh=True "
     "(rulerkit evaluate --fresh) does"
 )
+AND = " + "
+"""Between the files of a cell that stands in several places."""
 _FAILURES = ".failures.jsonl"
 _INDEX = b'{"index": '  # how each line begins
 
@@ -115,6 +117,11 @@ class Cell:
         self._have: Collection[int] | None = None
         if rows is not None:
             self.rows = rows
+
+    @property
+    def files(self) -> str:
+        """The file of its rows, or those of a cell that stands in several places."""
+        return AND.join(map(str, (self.path, *self.others)))
 
     @cached_property
     def rows(self) -> list[JSON]:
