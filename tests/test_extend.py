@@ -138,7 +138,7 @@ BREAKS = [
     ("families = [Bare]", "families = 3", "families is 3"),
     ("families = [Bare]", "", "it brings none of families, engines"),
     ("families = [Bare]", "engines = {'openai': object}", "its engine openai has the name of one"),
-    ("families = [Bare]", "families = 'no_such:X'", "no_such:X cannot be used"),
+    ("families = [Bare]", "families = 'no_such:X'", "no_such:X cannot be imported"),
     ("from pydantic.dataclasses", "from dataklasses", "cannot be imported"),
     ("from pydantic.dataclasses", "from dataclasses", "is no dataclass of pydantic"),
 ]
@@ -307,8 +307,8 @@ def words(number: int = 2):
 
 
 families = [Bare]
-readers = {".words": "bare_kit:read_words"}
-capabilities = {"bare": Capability("bare_kit:table", "bare_kit:figure")}
+readers = {".words": read_words}
+capabilities = {"bare": Capability(table, figure)}
 commands = "bare_kit:app"
 project = Path(__file__).parent / "bare_project"''',
 )

@@ -24,7 +24,7 @@ from rulerkit.common.errors import UserError, first_line, remark
 from rulerkit.common.json_text import parse_json
 from rulerkit.common.lengths import parse_length
 from rulerkit.common.paths import completed
-from rulerkit.common.plugins import by_name, use
+from rulerkit.common.plugins import by_name
 from rulerkit.common.settings import JSON
 from rulerkit.generation.generate import Examples
 from rulerkit.generation.tasks import Task, family_of
@@ -78,10 +78,7 @@ def read_predictions(path: str | Path, report: Report = remark) -> list[Cell]:
     path = Path(path)
     if path.is_file() and path.with_suffix(".json").is_file():
         return read_cells(path)
-    readers = {}
-    for suffix, (thing, module) in by_name("readers", (), "reader of").items():
-        if reader := use(thing, module):
-            readers[suffix] = reader
+    readers = by_name("readers", (), "reader of")
     cells, files = list[Cell](), [path]
     if not path.is_file():
         cells = read_cells(path, report)
