@@ -170,7 +170,7 @@ class Cell:
         except FileNotFoundError:
             return
         except OSError as error:
-            raise DamagedCell(f"cannot read {path}: {_reason(error)}") from error
+            raise DamagedCell(f"cannot read {path}: {error.strerror}") from error
         seed = crc32(self.result.encode())
         # A crash tore what follows the last line end.
         for number, line in enumerate(content.split(b"\n")[:-1], 1):
@@ -223,7 +223,7 @@ def load_cell(path: Path) -> Cell | None:
         if isinstance(error, FileNotFoundError | NotADirectoryError) and not path.exists():
             return None
         raise DamagedCell(
-            f"{path}: its record {file.name} cannot be read ({_reason(error)}), so nobody knows "
+            f"{path}: its record {file.name} cannot be read ({error}), so nobody knows "
             f"what was asked: bring the record back from a copy, or {WAYS_OUT}"
         ) from error
 
@@ -238,11 +238,6 @@ def load_cell(path: Path) -> Cell | None:
         f"{path} lies in the place of {'/'.join(place)}, and its record says "
         f"{shorten('/'.join(said))}: move rows and record back to where they were made"
     )
-
-
-def _reason(error: Exception) -> str:
-    """Why a file cannot be read, in words."""
-    return str(getattr(error, "strerror", None) or error)
 
 
 def failures_file(path: Path) -> Path:
@@ -260,11 +255,6 @@ def read_cells(path: Path, report: Report = remark) -> list[Cell]:
     record, are skipped; a cell of ours that has lost it is passed to `report`.
     """
     path = Path(path)
-    if not path.exists():
-        raise UserError(
-            f"no predictions at {path}: no such file or folder; give a .jsonl file, a run's "
-            "folder, or outputs/predictions"
-        )
     if path.is_file():
         cell = load_cell(path.with_suffix(".jsonl") if path.suffix == ".json" else path)
         return [cell] if cell else []
@@ -310,8 +300,6 @@ def _prediction_files(folder: Path, report: Report) -> list[Path]:
             # Rows and record of a cell have one stem, so either stands for the cell.
             if file.suffix == ".jsonl" or (file.suffix == ".json" and file.stem.isdigit()):
                 files.add(file.with_suffix(".jsonl"))
-            elif not file.exists():
-                report(f"left out: {file} is a link to nothing")
     return sorted(files)
 
 

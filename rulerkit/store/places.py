@@ -105,7 +105,7 @@ def find_cells(
     cells: list[Cell] = []
     for place in places:
         # The column `path` of a row may name several files.
-        files = str(place).split(AND) if not resolve_file(place).exists() else [place]
+        files = [place] if os.path.exists(resolve_file(place)) else str(place).split(AND)
         for file in files:
             for path in _with_predictions(_path_of(file, outputs)):
                 cells += read_predictions(path, report)

@@ -26,7 +26,7 @@ from pydantic import (
 from pydantic_core import from_json
 from typing_extensions import TypedDict
 
-from rulerkit.common.errors import shorten
+from rulerkit.common.errors import shortened
 from rulerkit.common.json_text import digest
 from rulerkit.common.paths import home, package_version
 from rulerkit.common.settings import JSON
@@ -117,13 +117,11 @@ RECORD = TypeAdapter(Record)
 def parse_record(text: bytes) -> JSON:
     """The record in a file; ValueError where it is none, or one of another format."""
     # Half a surrogate, which an answer may hold, has no place in a record.
-    record = from_json(text.removeprefix(BOM_UTF8), allow_inf_nan=False)
-    if not isinstance(record, dict):
-        raise ValueError("it is no mapping")
-    if record.get("format") != FORMAT:
+    record: JSON = from_json(text.removeprefix(BOM_UTF8), allow_inf_nan=False)
+    found = record.get("format") if isinstance(record, dict) else None
+    if found != FORMAT:
         raise ValueError(
-            f"it has the format {shorten(repr(record.get('format')))}, and this version of "
-            f"rulerkit reads {FORMAT}"
+            f"it has the format {shortened(found)}, and this version of rulerkit reads {FORMAT}"
         )
     return record
 
@@ -266,5 +264,4 @@ def checked(schema: TypeAdapter[Value], value: Any) -> Value:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
-        found = shorten(repr(first["input"]))
-        raise ValueError(f"{place}: {first['msg']}, found {found}") from None
+        raise ValueError(f"{place}: {first['msg']}, found {shortened(first['input'])}") from None
