@@ -48,7 +48,9 @@ def as_cells(given: Any, who: str, report: Report = remark) -> list[Cell]:
             places.append(item)
         else:
             cells += as_cells(item, who, report)
-    return cells + find_cells(places, report)
+    if places:
+        cells += find_cells(places, report)
+    return cells
 
 
 def is_table(given: Any) -> bool:
