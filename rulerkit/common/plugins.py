@@ -93,15 +93,15 @@ def brought(attribute: str) -> list[tuple[str, Any]]:
     found = []
     for module in {**_installed(), **_NAMED}.values():
         name, thing = module.__name__, getattr(module, attribute, None)
-        if isinstance(thing, str) and ":" in thing:
-            try:
-                thing = resolve_name(thing)
-            except Exception as error:  # it is the user's code
-                problem = f"{thing} cannot be imported ({_told(error)})"
-                if name in _NAMED:
-                    raise UserError(f"plug-in {name}: {problem}") from error
-                _leave_out(name, problem)
-                continue
+        is_named = isinstance(thing, str) and ":" in thing
+        try:
+            thing = resolve_name(thing) if is_named else thing
+        except Exception as error:  # it is the user's code
+            problem = f"{thing} cannot be imported ({_told(error)})"
+            if name in _NAMED:
+                raise UserError(f"plug-in {name}: {problem}") from error
+            _leave_out(name, problem)
+            continue
         if thing is not None:
             found.append((name, thing))
     return found
