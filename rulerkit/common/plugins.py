@@ -93,9 +93,9 @@ def brought(attribute: str) -> list[tuple[str, Any]]:
     found = []
     for module in {**_installed(), **_NAMED}.values():
         name, thing = module.__name__, getattr(module, attribute, None)
-        is_named = isinstance(thing, str) and ":" in thing
         try:
-            thing = resolve_name(thing) if is_named else thing
+            if isinstance(thing, str) and ":" in thing:
+                thing = resolve_name(thing)
         except Exception as error:  # it is the user's code
             problem = f"{thing} cannot be imported ({_told(error)})"
             if name in _NAMED:
