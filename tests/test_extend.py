@@ -137,7 +137,7 @@ BREAKS = [
     ("families = [Bare]", "families = 3", "families is 3"),
     ("families = [Bare]", "", "it brings none of families, engines"),
     ("families = [Bare]", "engines = {'openai': object}", "its engine openai has the name of one"),
-    ("families = [Bare]", "families = 'no_such:X'", "no_such:X cannot be used"),
+    ("families = [Bare]", "families = 'no_such:X'", "no_such:X cannot be imported"),
     ("from pydantic.dataclasses", "from dataklasses", "cannot be imported"),
     ("from pydantic.dataclasses", "from dataclasses", "is no dataclass of pydantic"),
 ]
@@ -314,10 +314,10 @@ def words(number: int = 2):
 
 
 families = [Bare]
-readers = {"*.words": "bare_kit:read_words"}
+readers = {"*.words": read_words}
 scorers = "bare_kit:judge_again"
-formats = {"lines": "bare_kit:as_lines"}
-capabilities = {"bare": Capability("bare_kit:table", "bare_kit:figure")}
+formats = {"lines": as_lines}
+capabilities = {"bare": Capability(table, figure)}
 commands = "bare_kit:app"
 project = Path(__file__).parent / "bare_project"''',
 )

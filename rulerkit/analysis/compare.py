@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from rulerkit.common.errors import UserError, check_known, counted, listed, points_text, remark
+from rulerkit.common.errors import UserError, check_known, counted, listed, remark
 from rulerkit.common.lengths import length_name, parse_grid
 from rulerkit.generation.tasks import THIRTEEN
 from rulerkit.scoring.scores import score
@@ -125,7 +125,7 @@ class Comparison:
     def verdict(self) -> Decision:
         """Whether anything in B is worse than in A by more than the margin."""
         rows = self.rows
-        judged = f"mean {interval_text(self.mean)}, margin {points_text(self.margin)}"
+        judged = f"mean {interval_text(self.mean)}, margin {counted(self.margin, 'point')}"
         is_cell = rows["level"] == "cell"
 
         # A loss anywhere decides, also where the mean hides it.
@@ -148,7 +148,7 @@ class Comparison:
                 within = f"; a loss within the margin: {_place_text(losses.iloc[0])}"
             # Upwards, because the limit is promised.
             most = math.ceil(-10 * rows.loc[is_cell, "lower_limit"].min()) / 10
-            bound = f"bound: no cell lost more than {points_text(max(most, 0.0))}"
+            bound = f"bound: no cell lost more than {counted(max(most, 0.0), 'point')}"
             return Decision(NOT_WORSE, f"NOT WORSE: {judged}{within}; {bound}")
 
         needed = None

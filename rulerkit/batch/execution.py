@@ -21,7 +21,7 @@ from threading import Event
 
 from rulerkit.batch.jobs import Job, Status, update_record, version_of
 from rulerkit.common.errors import Elsewhere, UserError
-from rulerkit.common.paths import missing_extra
+from rulerkit.common.paths import install_command
 from rulerkit.common.plugins import load_plugins
 from rulerkit.common.settings import JSON
 from rulerkit.evaluation.evaluate import evaluate
@@ -45,7 +45,7 @@ def execute(jobs: Sequence[Job]) -> Iterator[Status]:
     is left to it.
     """
     if any(job.notebook for job in jobs) and find_spec("papermill") is None:
-        raise missing_extra("batches need", "papermill", "notebooks")
+        raise UserError(f"batches need papermill: {install_command('notebooks')}")
     stop = Event()
     for job in jobs:
         if job.model:

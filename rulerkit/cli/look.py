@@ -124,7 +124,7 @@ def report(
     main/llama-3.1-8b --as lm-eval
     """
     from rulerkit.analysis.results import FORMATS
-    from rulerkit.common.plugins import functions
+    from rulerkit.common.plugins import by_name
     from rulerkit.report.stored import leaderboards, tallied, task_tables
     from rulerkit.scoring.scores import lacking_line
     from rulerkit.store.cells import readable
@@ -138,7 +138,7 @@ def report(
         _judge_again(cells, other)
         return
 
-    formats = functions("formats", (*TABLES, *FORMATS), "format")
+    formats = by_name("formats", (*TABLES, *FORMATS), "format")
     kind, by = _form(cells, format, output, by, formats)
     if dataset and kind not in formats:
         raise UserError(f"--dataset is for --format {' or '.join(formats) or 'of a plug-in'}")

@@ -107,18 +107,14 @@ def shorten(value: object, most: int = 80) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def counted(number: object, noun: str) -> str:
+def counted(number: float | str, noun: str) -> str:
     """A number and its noun.
 
     >>> counted(1, "task"), counted(20, "task")
     ('1 task', '20 tasks')
     """
-    return f"{number} {noun}" if str(number) == "1" else f"{number} {noun}s"
-
-
-def points_text(number: float) -> str:
-    """A number of points, such as `1 point`."""
-    return counted(f"{number:g}", "point")
+    text = f"{number:g}" if isinstance(number, float) else str(number)
+    return f"{text} {noun}" if text == "1" else f"{text} {noun}s"
 
 
 def first_line(error: BaseException) -> str:

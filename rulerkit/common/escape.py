@@ -3,7 +3,6 @@ nothing of it is lost."""
 
 import html as html_library
 import re
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -93,26 +92,15 @@ def csv_cell(value: Any) -> Any:
     return f"'{text}" if is_formula else text
 
 
-_WHOLE = (
-    *("seed", "prompt_version", "claimed_length", "length", "n", "wanted"),
-    *("failed", "empty", "cut_off", "cut_thought", "group"),
-    *("num_prompt_tokens", "num_answer_tokens"),
-)
-"""Columns of whole numbers."""
-
-
 def csv_text(frame: "pd.DataFrame", float_format: str | None = None) -> str:
     """A DataFrame as CSV without its index, each text escaped by `csv_cell`."""
     # A column of whole numbers becomes one of fractions where one of them is missing.
-    whole = [
-        name
-        for name in _WHOLE
-        if name in frame.select_dtypes("float") and (frame[name].dropna() % 1 == 0).all()
-    ]
-    frame = frame.astype(dict.fromkeys(whole, "Int64"))
+    for name in frame.select_dtypes("float"):
+        known = frame[name].dropna()
+        if len(known) < len(frame) and (known % 1 == 0).all():
+            frame = frame.astype({name: "Int64"})
     safe = frame.map(csv_cell).rename(columns=csv_cell)
-    write = partial(safe.to_csv, index=False, float_format=float_format, lineterminator="\n")
-    return str(write())
+    return safe.to_csv(index=False, float_format=float_format, lineterminator="\n")
 
 
 def _visible(match: re.Match[str]) -> str:

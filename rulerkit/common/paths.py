@@ -12,7 +12,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from rulerkit.common.errors import UserError
 from rulerkit.common.plugins import brought
 from rulerkit.common.project import FOLDERS, PACKAGE
 from rulerkit.common.project import KIT as KIT
@@ -45,14 +44,6 @@ def package_version(name: str) -> str | None:
 def install_command(extra: str) -> str:
     """The command that installs an extra of this package."""
     return f"pip install 'rulerkit[{extra}]'"
-
-
-def missing_extra(what: str, package: str, extra: str) -> UserError:
-    """The error for a part of this package that needs an extra.
-
-    `missing_extra("figures need", "matplotlib", "figures")`
-    """
-    return UserError(f"{what} {package}, which is not installed: {install_command(extra)}")
 
 
 def holds_checkpoint(folder: Path) -> bool:
@@ -89,28 +80,22 @@ def project_files(folder: str, suffix: str) -> dict[str, Path]:
 
 def project_file(folder: str, name: str, suffix: str) -> Path | None:
     """One of `project_files` by its name; the folders are not listed."""
-    for root in roots():
-        path = root / folder / f"{name}{suffix}"
-        if path.parent == root / folder and os.path.isfile(path):
-            return path
-    return None
+    path = resolve(f"{folder}/{name}{suffix}")
+    return path if "/" not in name and os.path.isfile(path) else None
 
 
 def resolve(path: str | Path) -> Path:
     """An absolute path; relative ones count from `home()`, so that a notebook may run from any
     folder. What is not there may be a part of the package, such as `rulerkit/data/small/llama`, or
-    of the params/ and notebooks/ of the kit and of plug-ins."""
-    path = os.path.expanduser(path)
-    place = home() / path
-    first = Path(path).parts[:1]
-    if first == (PACKAGE.name,):
-        others = [PACKAGE.parent / path]
-    elif first and first[0] in FOLDERS and not os.path.exists(place):
-        # By its path a file of the kit is the kit's own, by its name alone a plug-in's comes first.
-        others = [root / path for root in (KIT, *roots())]
-    else:
-        return place
-    return next((path for path in (place, *others) if os.path.exists(path)), place)
+    of the params/ and notebooks/ of plug-ins and of the kit."""
+    path = Path(os.path.expanduser(path))
+    places = [home() / path]
+    first = path.parts[0] if path.parts else ""
+    if first == PACKAGE.name:
+        places.append(PACKAGE.parent / path)
+    elif first in FOLDERS and not os.path.exists(places[0]):
+        places = [root / path for root in roots()]
+    return next(filter(os.path.exists, places), places[0])
 
 
 def resolve_file(name: str | Path) -> Path:

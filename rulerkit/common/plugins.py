@@ -1,13 +1,13 @@
 """Plug-ins: modules outside the package that bring what `BRINGS` lists; `docs/extend.md` shows it.
 
 A module is found by the entry points `rulerkit.plugins` of installed packages, or named: `plugins:
-[module]` in parameters, or the module in the record of an answer. Each value that it brings may be
-a text `module:name`, which is imported when it is first used.
+[module]` in parameters, or the module in the record of an answer. What it brings may be a text
+`module:name`, which is imported when it is first used.
 """
 
 import sys
 import traceback
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
@@ -40,13 +40,13 @@ _NAMED: dict[str, ModuleType] = {}
 
 class Capability(NamedTuple):
     """How the scores of a suite are shown, beside or instead of the tables that all suites have.
-    Both take the rows of `score`; each is a function, or a text `module:name`."""
+    Both are functions of the rows of `score`."""
 
-    table: Any
+    table: Callable[..., str]
     """`table(scores, tasks=None, lengths=None, num_examples=None, format="text", notes=())` gives
     text; `score` prints it below the tables of tasks, and `report` in place of its own. `format` is
     one of `report`."""
-    figure: Any = None
+    figure: Callable[..., Any] | None = None
     """`figure(scores, ax=None)` gives matplotlib Axes: `rk.plots.of_suite` draws it."""
 
 
@@ -88,43 +88,42 @@ def load_recorded(name: str) -> None:
 def brought(attribute: str) -> list[tuple[str, Any]]:
     """Each plug-in that brings something under this name of `BRINGS`: its module, and the thing.
 
-    One that cannot be used is left out with one line where it is installed, as few commands need
-    it; where it was named, UserError is raised.
+    What an installed one cannot import is left out with one line, as few commands need it; of one
+    that was named, UserError is raised.
     """
     found = []
     for module in {**_installed(), **_NAMED}.values():
-        if hasattr(module, attribute):
-            thing = use(getattr(module, attribute), module.__name__)
-            if thing is not None:
-                found.append((module.__name__, thing))
+        name, thing = module.__name__, getattr(module, attribute, None)
+        try:
+            if isinstance(thing, str) and ":" in thing:
+                thing = resolve_name(thing)
+        except Exception as error:  # it is the user's code
+            problem = f"{thing} cannot be imported ({_told(error)})"
+            if name in _NAMED:
+                raise UserError(f"plug-in {name}: {problem}") from error
+            _leave_out(name, problem)
+            continue
+        if thing is not None:
+            found.append((name, thing))
     return found
 
 
-def by_name(attribute: str, ours: Collection[str], what: str) -> dict[str, tuple[Any, str]]:
-    """The mappings that plug-ins bring, in one: name -> the thing, which `use` makes ready, and its
-    module. Raises UserError for a name that is ours, or another plug-in's."""
+def by_name(attribute: str, ours: Collection[str], what: str) -> dict[str, Any]:
+    """The mappings that plug-ins bring, in one. Raises UserError for a name that is ours, or
+    another plug-in's."""
     owners = dict.fromkeys(ours, "rulerkit")
-    found = {}
+    found = dict[str, Any]()
     for module, things in brought(attribute):
         if not isinstance(things, Mapping):
             raise UserError(
                 f"plug-in {module}: {attribute} is {shortened(things)}; expected "
                 f"{BRINGS[attribute]} (docs/extend.md)"
             )
-        for name, thing in things.items():
+        for name in things:
             check_free(what, name, module, owners)
             owners[name] = module
-            found[name] = thing, module
+        found.update(things)
     return found
-
-
-def functions(attribute: str, ours: Collection[str], what: str) -> dict[str, Any]:
-    """As `by_name`, each function ready to be called; without those that cannot be imported."""
-    ready = {}
-    for name, (thing, module) in by_name(attribute, ours, what).items():
-        if function := use(thing, module):
-            ready[name] = function
-    return ready
 
 
 def check_free(what: str, name: str, module: str, owners: Mapping[str, str]) -> None:
@@ -137,27 +136,8 @@ def check_free(what: str, name: str, module: str, owners: Mapping[str, str]) -> 
 
 
 def capability(suite: str) -> Capability | None:
-    """How a plug-in shows the scores of a suite, with functions; None where none does."""
-    found = by_name("capabilities", (), "capability").get(suite)
-    if found is None:
-        return None
-    (table, figure), module = found
-    table, figure = use(table, module), use(figure, module)
-    return Capability(table, figure) if table else None
-
-
-def use(thing: Any, module: str) -> Any:
-    """What a plug-in brings, imported where it is a text `module:name`. What an installed one
-    cannot import is None, with one line; of one that was named it raises UserError."""
-    if not isinstance(thing, str) or ":" not in thing:
-        return thing
-    try:
-        return resolve_name(thing)
-    except Exception as error:  # it is the user's code
-        if module in _NAMED:
-            raise UserError(f"plug-in {module}: {thing} cannot be used ({_told(error)})") from error
-        _leave_out(module, f"{thing} cannot be imported ({_told(error)})")
-        return None
+    """How a plug-in shows the scores of a suite; None where none does."""
+    return by_name("capabilities", (), "capability").get(suite)
 
 
 def loaded() -> tuple[str, ...]:

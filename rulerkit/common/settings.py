@@ -30,7 +30,7 @@ from rulerkit.common.errors import UserError, check_known, shortened
 from rulerkit.common.hidden import hide
 from rulerkit.common.lengths import parse_length
 from rulerkit.common.paths import home, package_data
-from rulerkit.common.plugins import by_name, is_outside, use
+from rulerkit.common.plugins import by_name, is_outside
 from rulerkit.common.urls import is_address, url_of
 from rulerkit.common.yaml_files import read_yaml
 
@@ -438,7 +438,7 @@ def engine_keys(engine: str, who: str) -> type[ModelKeys]:
     if engine in ENGINE_KEYS:
         return ENGINE_KEYS[engine]
     check_known(f"engine of the model {who}", engine, [*ENGINE_KEYS, *outside])
-    keys: type[ModelKeys] = getattr(use(*outside[engine]), "keys", ModelKeys)
+    keys: type[ModelKeys] = getattr(outside[engine], "keys", ModelKeys)
     return keys
 
 

@@ -1,17 +1,16 @@
 """YAML files: a mapping of names to values, or one line that says what is wrong."""
 
-import re
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from rulerkit.common.errors import UserError, shortened
-from rulerkit.common.paths import KIT, home
+from rulerkit.common.errors import UserError
+from rulerkit.common.paths import home
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a key that stands twice, and letters that no file or path can hold."""
+    """Refuses a key that stands twice."""
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
@@ -22,14 +21,6 @@ class _Loader(yaml.SafeLoader):
                     problem=f"the key {key.value!r} stands twice", problem_mark=key.start_mark
                 )
             names.add(key.value)
-        return node
-
-    def compose_scalar_node(self, anchor: Any) -> yaml.ScalarNode:
-        node = super().compose_scalar_node(anchor)
-        if re.search("[\0\ud800-\udfff]", node.value):
-            raise yaml.MarkedYAMLError(
-                problem=f"{shortened(node.value)} is no text", problem_mark=node.start_mark
-            )
         return node
 
 
@@ -50,11 +41,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
     try:
         content = parse_yaml(path.read_bytes(), path)
     except OSError as error:
-        # The project's files, and those of the kit.
-        folders = dict.fromkeys(root / "params" for root in (home(), KIT))
-        places = " and ".join(str(folder) for folder in folders if folder.is_dir())
         raise UserError(
-            f"cannot read {path}: {error.strerror}; parameter files lie in {places}"
+            f"cannot read {path}: {error.strerror}; files of parameters lie in {home() / 'params'}"
         ) from error
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
         seen = "is empty" if content is None else f"holds a {type(content).__name__}"

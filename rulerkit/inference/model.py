@@ -16,7 +16,7 @@ from zlib import crc32
 
 from rulerkit.common.errors import ModelError, TooLong, UserError, shortened
 from rulerkit.common.model_files import check_spec, read_spec
-from rulerkit.common.plugins import by_name, errors_of, use
+from rulerkit.common.plugins import by_name, errors_of
 from rulerkit.common.settings import JSON, ModelKeys, Spec
 from rulerkit.common.urls import is_address
 from rulerkit.generation.example import Example
@@ -73,12 +73,11 @@ def engine_class(name: str) -> Any:
     """The class of an engine, ours or a plug-in's; the name was checked with the spec."""
     if name in ENGINES:
         return resolve_name(ENGINES[name])
-    thing, module = by_name("engines", ENGINES, "engine")[name]
-    outside = use(thing, module)
+    outside = by_name("engines", ENGINES, "engine")[name]
     if not (isinstance(outside, type) and issubclass(outside, Model)):
         raise UserError(
-            f"plug-in {module}: its engine {name} is {shortened(outside)}: it must be a class made "
-            "from rulerkit.inference.model.Model"
+            f"the engine {name} of a plug-in is {shortened(outside)}: it must be a class made from "
+            "rulerkit.inference.model.Model"
         )
     return outside
 

@@ -20,7 +20,7 @@ from uuid import uuid4
 from rulerkit.common.errors import UserError, first_line
 from rulerkit.common.gpus import free_memory, gpu_name, loading, torch_module
 from rulerkit.common.json_text import digest
-from rulerkit.common.paths import cache_dir, missing_extra
+from rulerkit.common.paths import cache_dir, install_command
 from rulerkit.common.progress import in_notebook
 from rulerkit.common.settings import JSON, Spec
 from rulerkit.generation.example import Example
@@ -262,5 +262,6 @@ def _transformers() -> Any:
     try:
         return import_module("transformers")
     except ModuleNotFoundError as error:
-        what = "the transformers engine needs"
-        raise missing_extra(what, str(error.name), "transformers") from error
+        raise UserError(
+            f"the transformers engine needs {error.name}: {install_command('transformers')}"
+        ) from error

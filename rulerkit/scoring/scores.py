@@ -22,7 +22,7 @@ from rulerkit.generation.tasks import Task, recorded_task
 from rulerkit.generation.tasks import task as make_task
 from rulerkit.generation.tasks.base import score_of
 from rulerkit.store.cells import Cell, Report
-from rulerkit.store.places import AND, TAKES, as_cells, check_columns, is_table
+from rulerkit.store.places import TAKES, as_cells, check_columns, is_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -180,7 +180,7 @@ def describe(cell: Cell) -> JSON:
         "protocol": protocol,
         "settings": json.dumps(settings, sort_keys=True),
         "note": "; ".join(sorted(notes)),
-        "path": AND.join(map(str, (cell.path, *cell.others))),
+        "path": cell.files,
     }
 
 

@@ -372,6 +372,7 @@ def _adaptive(cells: "pd.DataFrame") -> str:
 
     first = cells.iloc[0]
     rule = StoppingRule(**json.loads(first["adaptive"]))
+
     # The scores of each cell of the rule, by index; requests that failed behind the last answer
     # count as well.
     scores = {place: np.empty(0) for place in product(rule.tasks, rule.lengths)}

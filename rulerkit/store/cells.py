@@ -11,25 +11,18 @@ written, or that belongs to another record, and a cell in the folder of another 
 """
 
 import os
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 from zlib import crc32
 
-from pydantic import TypeAdapter
-
-from rulerkit.common.errors import UserError, listed, remark, shorten
+from rulerkit.common.errors import UserError, remark, shorten
 from rulerkit.common.json_text import parse_json
 from rulerkit.common.settings import JSON
 from rulerkit.inference.model import Failure
 from rulerkit.store.records import (
-    FAILED_ATTEMPT,
-    FORMER,
     RECORD,
-    ROW,
     checked,
     checked_text,
     parse_record,
@@ -40,8 +33,10 @@ WAYS_OUT = (
     "give this run a place of its own with run: NAME, or move its files away, as fresh=True "
     "(rulerkit evaluate --fresh) does"
 )
+AND = " + "
+"""Between the files of a cell that stands in several places."""
 _FAILURES = ".failures.jsonl"
-_INDEX = re.compile(rb'\{"index": (\d{1,9}),')
+_INDEX = b'{"index": '  # how each line begins
 
 Report = Callable[[str], None]
 """Receives one line on what is left out and why."""
@@ -123,6 +118,11 @@ class Cell:
         if rows is not None:
             self.rows = rows
 
+    @property
+    def files(self) -> str:
+        """The file of its rows, or those of a cell that stands in several places."""
+        return AND.join(map(str, (self.path, *self.others)))
+
     @cached_property
     def rows(self) -> list[JSON]:
         """The rows, by index."""
@@ -133,17 +133,22 @@ class Cell:
         # A service may change its model in the middle of a run; its replies say which
         # one answered.
         self.snapshots.clear()
-        for row in self.rows if "rows" in vars(self) else self._read(parse=True):
+        for row in self.rows if "rows" in vars(self) else self._parsed():
             if usage := row.get("usage"):
                 names = (usage.get("server_model"), usage.get("system_fingerprint"))
                 self.snapshots.add(" ".join(str(name) for name in names if name))
             yield row
         self.snapshots.discard("")
 
-    def _read(self, parse: bool) -> Iterator[JSON]:
-        """The row of each example. Without `parse` indices are read, no row is given."""
+    def _parsed(self) -> Iterator[JSON]:
+        for index, text in self._answers():
+            if index < self.wanted:
+                yield parse_json(text)
+
+    def _answers(self) -> Iterator[tuple[int, bytes]]:
+        """Index and text of each row; which examples have one is known when all were read."""
         seen = set[int]()
-        for number, index, row in self._lines(self.path, ROW, parse):
+        for number, index, text in self._lines(self.path):
             # Of two answers nobody knows which one the model gave.
             if index in seen:
                 raise DamagedCell(
@@ -152,44 +157,36 @@ class Cell:
                     "files aside"
                 )
             seen.add(index)
-            if parse and index < self.wanted:
-                yield row
+            yield index, text
         have = frozenset(index for index in seen if index < self.wanted)
         # Most cells are whole: a million rows need not be a million numbers more.
         self._have = range(self.wanted) if len(have) == self.wanted else have
 
-    def _lines(
-        self, path: Path, schema: TypeAdapter[Any], parse: bool = True
-    ) -> Iterator[tuple[int, int, JSON]]:
-        """Number, index and row of each line of a file of this cell that is not blank; without
-        `parse` rows are empty. Raises `DamagedCell`, which names the line, for a line that is not
-        as it was written."""
+    def _lines(self, path: Path) -> Iterator[tuple[int, int, bytes]]:
+        """Number, index and text of each line of a file of this cell that is not blank. Raises
+        `DamagedCell`, which names the line, for one that is not as it was written."""
         try:
             content = path.read_bytes()
         except FileNotFoundError:
             return
         except OSError as error:
-            raise DamagedCell(f"cannot read {path}: {_reason(error)}") from error
-        seed, is_former = crc32(self.result.encode()), self.about.format == FORMER
+            raise DamagedCell(f"cannot read {path}: {error.strerror}") from error
+        seed = crc32(self.result.encode())
         # A crash tore what follows the last line end.
         for number, line in enumerate(content.split(b"\n")[:-1], 1):
             line = line.strip()
             if not line:
                 continue
             try:
-                text = checked_text(line, seed, is_former)
-                # The index comes first: it is read without parsing the row.
-                if not parse and (found := _INDEX.match(text)):
-                    yield number, int(found[1]), {}
-                    continue
-                row = checked(schema, parse_json(text))
-                yield number, row["index"], row
+                text = checked_text(line, seed)
             except ValueError as error:
                 raise DamagedCell(
                     f"{path}, line {number}: not as it was written ({error}): delete that line "
                     "(what it held is asked again), bring the file back from a copy, or start anew "
                     "with fresh=True (--fresh), which moves the old files aside"
                 ) from None
+            # Its check holds, so it is a line of ours, and begins with the index.
+            yield number, int(text[len(_INDEX) : text.index(b",")]), text
 
     @cached_property
     def coverage(self) -> Coverage:
@@ -199,16 +196,17 @@ class Cell:
             self._have = frozenset(row["index"] for row in self.rows)
         elif self._have is None:
             # Indices are found without parsing the rows, which takes most of the time.
-            for _ in self._read(parse=False):
+            for _ in self._answers():
                 pass
         have = self._have or ()
 
         # Every attempt is a line; the last one counts, and none where the example was answered.
         failed = dict[int, Failure]()
-        for path in (self.path, *self.others):
-            for _, index, line in self._lines(failures_file(path), FAILED_ATTEMPT):
+        for path in (self.path, *self.others) if len(have) < self.wanted else ():
+            for _, index, text in self._lines(failures_file(path)):
                 if index not in have:
-                    failed[index] = Failure(line["reason"], line["refused"])
+                    attempt = parse_json(text)
+                    failed[index] = Failure(attempt["reason"], attempt["refused"])
         return Coverage(have, self.wanted, dict(sorted(failed.items())), self.about.max_failures)
 
 
@@ -225,7 +223,7 @@ def load_cell(path: Path) -> Cell | None:
         if isinstance(error, FileNotFoundError | NotADirectoryError) and not path.exists():
             return None
         raise DamagedCell(
-            f"{path}: its record {file.name} cannot be read ({_reason(error)}), so nobody knows "
+            f"{path}: its record {file.name} cannot be read ({error}), so nobody knows "
             f"what was asked: bring the record back from a copy, or {WAYS_OUT}"
         ) from error
 
@@ -240,11 +238,6 @@ def load_cell(path: Path) -> Cell | None:
         f"{path} lies in the place of {'/'.join(place)}, and its record says "
         f"{shorten('/'.join(said))}: move rows and record back to where they were made"
     )
-
-
-def _reason(error: Exception) -> str:
-    """Why a file cannot be read, in words."""
-    return str(getattr(error, "strerror", None) or error)
 
 
 def failures_file(path: Path) -> Path:
@@ -262,11 +255,6 @@ def read_cells(path: Path, report: Report = remark) -> list[Cell]:
     record, are skipped; a cell of ours that has lost it is passed to `report`.
     """
     path = Path(path)
-    if not path.exists():
-        raise UserError(
-            f"no predictions at {path}: no such file or folder; give a .jsonl file, a run's "
-            "folder, or outputs/predictions"
-        )
     if path.is_file():
         cell = load_cell(path.with_suffix(".jsonl") if path.suffix == ".json" else path)
         return [cell] if cell else []
@@ -283,12 +271,6 @@ def read_cells(path: Path, report: Report = remark) -> list[Cell]:
         except DamagedCell as error:
             report(f"left out: {error}")
     found = [cell for cell in cells if cell]
-    former = [cell.path for cell in found if cell.about.format == FORMER]
-    if former:
-        report(
-            "rows of a former version have no `check`, so that damage to them is not found: "
-            f"{listed(former, 2)}"
-        )
     return sorted(found, key=lambda cell: (cell.run, cell.model, cell.task, cell.length))
 
 
@@ -318,8 +300,6 @@ def _prediction_files(folder: Path, report: Report) -> list[Path]:
             # Rows and record of a cell have one stem, so either stands for the cell.
             if file.suffix == ".jsonl" or (file.suffix == ".json" and file.stem.isdigit()):
                 files.add(file.with_suffix(".jsonl"))
-            elif not file.exists():
-                report(f"left out: {file} is a link to nothing")
     return sorted(files)
 
 

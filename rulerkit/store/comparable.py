@@ -9,7 +9,6 @@ from typing import Any
 from rulerkit.common.errors import UserError, counted, listed, shorten
 from rulerkit.common.settings import JSON
 from rulerkit.generation.generate import Examples
-from rulerkit.inference.functions import NO_VERSION
 from rulerkit.store.cells import WAYS_OUT, Cell
 from rulerkit.store.records import OPTIONAL, defining
 
@@ -21,21 +20,6 @@ _ABSENT = object()
 Change = tuple[str, Any, Any]
 """A field, its old and its new value."""
 
-_ASKED_MODEL = ("prompt_format", "tokenizer", "model")
-_MAY_DIFFER = {
-    # The cells of one model in one run,
-    ("run", "model"): ("task", "length", "sources"),
-    # those of one of its tasks,
-    ("run", "model", "task"): ("length",),
-    # those of one task over all models,
-    ("task",): ("length", *_ASKED_MODEL),
-    # and all cells of a table, which leaves the protocol.
-    (): ("task", "length", "sources", "seed", "prompt_version", *_ASKED_MODEL),
-}
-"""What cells share -> the fields of their `result` that may differ. Tokens for thinking are part of
-the prompt format, so they may differ between models; `max_new_tokens` is part of the task, and may
-not."""
-
 
 def check_same(cells: Iterable[Cell]) -> None:
     """Raise a `UserError` where cells cannot share a table: their results are defined differently.
@@ -43,36 +27,28 @@ def check_same(cells: Iterable[Cell]) -> None:
     Cells without rows and files of other programs, which do not say what defines them, are skipped.
     The numbers of examples may differ: tables show them.
     """
-    ours = [cell for cell in cells if cell.coverage.have and cell.about.format]
-
-    # Room for a thought beside the length, or inside it, makes two different lengths.
-    rooms: dict[str, Cell] = {}
-    for cell in ours:
+    # What cells share -> the first that has it, and what all of them must say alike.
+    first: dict[tuple[str, ...], tuple[Cell, JSON]] = {}
+    for cell in cells:
+        if not (cell.coverage.have and cell.about.format):
+            continue
+        asked = {**cell.record["result"], "length": 0}
+        answered = {name: asked.pop(name) for name in ("prompt_format", "tokenizer", "model")}
+        answered |= {name: asked[name] for name in ("seed", "prompt_version")}
+        alike: dict[tuple[str, ...], JSON] = {
+            ("model", cell.run, cell.model): answered,
+            ("task", cell.task): asked,
+            ("table",): {"protocol": asked["protocol"]},
+        }
+        # Room for a thought beside the length, or inside it, makes two different lengths.
         if cell.about.thinking_tokens:
-            room = cell.record["result"]["prompt_format"].get("thinking_room")
-            rooms.setdefault(str(room), cell)
-    if len(rooms) > 1:
-        (old, cell), (new, other), *_ = rooms.items()
-        raise _mixed(cell, other, [("prompt_format.thinking_room", old, new)])
+            room = answered["prompt_format"].get("thinking_room")
+            alike["thought",] = {"prompt_format": {"thinking_room": room}}
 
-    # Each cell is held against the first one that it shares these things with.
-    for shared, may_differ in _MAY_DIFFER.items():
-        first: dict[tuple[str, ...], tuple[Cell, JSON]] = {}
-        for cell in ours:
-            result = cell.record["result"]
-            fixed = {field: result[field] for field in result if field not in may_differ}
-            key = tuple(getattr(cell, name) for name in shared)
-            other, before = first.setdefault(key, (cell, fixed))
-            # Whether a function without a version is the same nobody knows: a note says so.
-            changes = [c for c in differences(before, fixed) if not _lacks_version(c)]
-            if changes:
+        for shared, said in alike.items():
+            other, before = first.setdefault(shared, (cell, said))
+            if changes := differences(before, said):
                 raise _mixed(other, cell, changes)
-
-
-def _lacks_version(change: Change) -> bool:
-    field, old, new = change
-    both_lack_it = str(old).startswith(NO_VERSION) and str(new).startswith(NO_VERSION)
-    return field == "model.version" and both_lack_it
 
 
 def _mixed(one: Cell, other: Cell, changes: list[Change]) -> UserError:
@@ -87,21 +63,6 @@ def _mixed(one: Cell, other: Cell, changes: list[Change]) -> UserError:
         "cannot hold both: report one of them alone, give it a place of its own with run: NAME, or "
         "answer it anew with fresh=True (--fresh), which moves the old files aside"
     )
-
-
-def version_notes(cells: Iterable[Cell]) -> list[str]:
-    """A line for each function that answered in several runs of Python and has no version."""
-    versions: dict[str, set[str]] = {}
-    for cell in cells:
-        version = str(cell.record["result"]["model"].get("version", ""))
-        if version.startswith(NO_VERSION):
-            versions.setdefault(cell.model, set()).add(version)
-    return [
-        f"{model} answered in {len(found)} runs of Python, and its source does not say whether it "
-        "was the same function: give it a `version`."
-        for model, found in versions.items()
-        if len(found) > 1
-    ]
 
 
 def snapshot_notes(cells: Iterable[Cell]) -> list[str]:

@@ -6,39 +6,28 @@
 import os
 from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rulerkit.common.errors import UserError, listed, remark, shortened, unknown
 from rulerkit.common.paths import holds_checkpoint, resolve_file
 from rulerkit.common.settings import JSON
-from rulerkit.store.cells import Cell, Report, readable
+from rulerkit.store.cells import AND, Cell, Report, readable
 from rulerkit.store.comparable import describe_first, differences
 from rulerkit.store.predictions import read_predictions
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 TAKES = "cells (of `rk.evaluate`), a path, a list of these, or rows of `rk.load`"
 """What `as_cells` takes, in words."""
-AND = " + "
-"""Between the files of a cell that stands in several places."""
 CELL = ["path", "run", "task", "length"]
 """The columns of a row that name its cell: a log of another program holds several."""
-_EXAMPLE = ["run", "model", "task", "length", "index"]
 
 
-def as_cells(given: Any, who: str, report: Report = remark, in_part: bool = False) -> list[Cell]:
+def as_cells(given: Any, who: str, report: Report = remark) -> list[Cell]:
     """The cells that are given: one or several cells or places as `rk.load` takes them, or those of
-    the rows of a table, which holds all their answers unless it may do so `in_part`. Raises
-    UserError, in the name of the function `who`, for anything else."""
-    if isinstance(given, Cell):
-        return [given]
-    if isinstance(given, str | Path):
-        return find_cells([given], report)
+    the rows of a table, which holds all their answers. Raises UserError, in the name of the
+    function `who`, for anything else."""
     if is_table(given):
         of_rows = cells_of_rows(given, who, report=report)
-        answers = given[CELL].value_counts() if not in_part else {}
-        for key, count in answers.items():
+        for key, count in given[CELL].value_counts().items():
             have = len(of_rows[key].coverage.have)
             if count < have:
                 raise UserError(
@@ -46,17 +35,22 @@ def as_cells(given: Any, who: str, report: Report = remark, in_part: bool = Fals
                     f"{key[0]}: give all of them, or the cells"
                 )
         return list(of_rows.values())
+    items = [given] if isinstance(given, Cell | str | Path) else given
     # A row of a table, or a summary, is no list of places.
-    is_record = hasattr(given, "keys") or hasattr(given, "_fields")
-    if is_record or not isinstance(given, Iterable) or isinstance(given, bytes):
-        raise UserError(f"{who} takes {TAKES}; seen: {shortened(given)}")
+    is_record = hasattr(items, "keys") or hasattr(items, "_fields")
+    if is_record or not isinstance(items, Iterable) or isinstance(items, bytes):
+        raise UserError(f"{who} takes {TAKES}; seen: {shortened(items)}")
 
-    items = list(given)
-    if items and all(isinstance(item, str | Path) for item in items):
-        return find_cells(items, report)
-    cells = []
+    cells, places = list[Cell](), []
     for item in items:
-        cells += as_cells(item, who, report, in_part)
+        if isinstance(item, Cell):
+            cells.append(item)
+        elif isinstance(item, str | Path):
+            places.append(item)
+        else:
+            cells += as_cells(item, who, report)
+    if places:
+        cells += find_cells(places, report)
     return cells
 
 
@@ -84,29 +78,17 @@ def cells_of_rows(
     check_columns(rows, CELL, who, TAKES)
     if cells is None:
         cells = find_cells(dict.fromkeys(rows["path"]), report)
-    found = {}
-    for cell in cells:
-        found[cell.path.resolve(), cell.run, cell.task, cell.length] = cell
-
+    found = {(cell.files, cell.run, cell.task, cell.length): cell for cell in cells}
     of_rows = {}
-    keys = rows[CELL].drop_duplicates().itertuples(index=False, name=None)
-    for path, run, task, length in keys:
-        first, *_ = _files_of(path)
-        cell_of_row = found.get((resolve_file(first).resolve(), run, task, length))
-        if cell_of_row is None:
+    for key in rows[CELL].drop_duplicates().itertuples(index=False, name=None):
+        if key not in found:
+            path, run, task, length = key
             raise UserError(
                 f"{path} has no answers of run {run} to {task} at length {length}: it was changed "
                 "after the rows were read; load them again"
             )
-        of_rows[path, run, task, length] = cell_of_row
+        of_rows[key] = found[key]
     return of_rows
-
-
-def only_rows(table: "pd.DataFrame", given: Any) -> "pd.DataFrame":
-    """The rows of a table for the examples of `given`, where that is a table."""
-    if not is_table(given):
-        return table
-    return table.merge(given[_EXAMPLE].drop_duplicates(), on=_EXAMPLE)
 
 
 def find_cells(
@@ -122,7 +104,9 @@ def find_cells(
     """
     cells: list[Cell] = []
     for place in places:
-        for file in _files_of(place):
+        # The column `path` of a row may name several files.
+        files = [place] if os.path.exists(resolve_file(place)) else str(place).split(AND)
+        for file in files:
             for path in _with_predictions(_path_of(file, outputs)):
                 cells += read_predictions(path, report)
 
@@ -137,13 +121,6 @@ def find_cells(
     for of_cell in copies.values():
         once += _union([*of_cell.values()], report)
     return once
-
-
-def _files_of(place: str | Path) -> list[str | Path]:
-    """The files that the column `path` names in a row; any other place as it is."""
-    if isinstance(place, str) and AND in place and not resolve_file(place).exists():
-        return [*place.split(AND)]
-    return [place]
 
 
 def _with_predictions(path: Path) -> list[Path]:
@@ -209,10 +186,6 @@ def _union(copies: list[Cell], report: Report) -> list[Cell]:
                     "move one of the two files away"
                 )
 
-    # The record of the most examples, with all environments.
-    record = dict(max(whole, key=lambda cell: cell.wanted).record)
-    record["environments"] = []
-    for cell in whole:
-        record["environments"] += cell.record.get("environments", [cell.record["environment"]])
+    record = max(whole, key=lambda cell: cell.wanted).record
     in_order = [rows[index][0] for index in sorted(rows)]
     return [Cell(first.path, record, in_order, [cell.path for cell in others])]

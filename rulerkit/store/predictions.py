@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rulerkit.common.errors import UserError, remark
-from rulerkit.common.plugins import functions
+from rulerkit.common.plugins import by_name
 from rulerkit.store.cells import Cell, Report, read_cells
 
 Reader = Callable[[Path, Report], list[Cell]]
@@ -28,7 +28,7 @@ def read_predictions(path: str | Path, report: Report = remark) -> list[Cell]:
     if path.is_file() and path.with_suffix(".json").is_file():
         return read_cells(path)
 
-    readers: dict[str, Reader] = functions("readers", (), "reader of")
+    readers: dict[str, Reader] = by_name("readers", (), "reader of")
     named = [pattern for pattern in readers if pattern != PLAIN]
 
     cells, files = list[Cell](), [path]

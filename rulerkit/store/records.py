@@ -26,7 +26,7 @@ from pydantic import (
 from pydantic_core import from_json
 from typing_extensions import TypedDict
 
-from rulerkit.common.errors import shorten
+from rulerkit.common.errors import shortened
 from rulerkit.common.json_text import digest
 from rulerkit.common.paths import home, package_version
 from rulerkit.common.settings import JSON
@@ -40,8 +40,6 @@ def plain(value: JSON) -> JSON:
 
 FORMAT = 4
 """The number of the format of records, rows and the files beside them."""
-FORMER = 3
-"""The format of folders from before November 2026, whose rows have no `check`."""
 
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Whole = Annotated[int, Field(ge=0, le=10**9)]
@@ -78,7 +76,7 @@ class Record(BaseModel):
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
-    format: Literal[3, 4] | None
+    format: Literal[4] | None
     run: str
     num_examples: Count
     label: str | None
@@ -117,30 +115,12 @@ RECORD = TypeAdapter(Record)
 def parse_record(text: bytes) -> JSON:
     """The record in a file; ValueError where it is none, or one of another format."""
     # Half a surrogate, which an answer may hold, has no place in a record.
-    record = from_json(text.removeprefix(BOM_UTF8), allow_inf_nan=False)
-    if not isinstance(record, dict):
-        raise ValueError("it is no mapping")
-    if record.get("format") not in (FORMER, FORMAT):
+    record: JSON = from_json(text.removeprefix(BOM_UTF8), allow_inf_nan=False)
+    found = record.get("format") if isinstance(record, dict) else None
+    if found != FORMAT:
         raise ValueError(
-            f"it has the format {shorten(repr(record.get('format')))}, and this version of "
-            f"rulerkit reads {FORMER} and {FORMAT}"
+            f"it has the format {shortened(found)}, and this version of rulerkit reads {FORMAT}"
         )
-
-    result: Any = record.get("result")
-    task = result.get("task") if isinstance(result, dict) else None
-    if not isinstance(task, dict):
-        raise ValueError("it does not say what was asked (`result` and its `task`)")
-
-    # Tasks also named the `edition` of upstream's, and two settings that had no effect.
-    edition, protocol = task.pop("edition", None), result.get("protocol")
-    if (protocol, edition) == ("paper", "2025"):
-        result["protocol"] = "upstream"
-    if (protocol, edition) == ("clean", "2024"):
-        result["protocol"] = "clean with the prompts of 2024"
-    if task.get("depths") == "free":
-        del task["depths"]
-    if "vocabulary" in task and task["vocabulary"] is None:
-        del task["vocabulary"]
     return record
 
 
@@ -246,18 +226,7 @@ class Row(TypedDict):
     is_copy: NotRequired[bool]
 
 
-@with_config(_SCHEMA)
-class FailedAttempt(TypedDict):
-    """A request that failed."""
-
-    index: Whole
-    time: str
-    reason: str
-    refused: bool
-
-
 ROW: TypeAdapter[Any] = TypeAdapter(Row)
-FAILED_ATTEMPT: TypeAdapter[Any] = TypeAdapter(FailedAttempt)
 
 _CHECK = b', "check": "'
 
@@ -272,13 +241,10 @@ def row_line(row: JSON, result: str) -> bytes:
     return b'%s%s%08x"}\n' % (text[:-1], _CHECK, zlib.crc32(text, zlib.crc32(result.encode())))
 
 
-def checked_text(line: bytes, seed: int, is_former: bool) -> bytes:
-    """The row of a line without its `check`; ValueError where the check is wrong, or where there is
-    none and the line is not of a former version."""
+def checked_text(line: bytes, seed: int) -> bytes:
+    """The row of a line without its `check`; ValueError where the check is missing or wrong."""
     text, mark, check = line.rpartition(_CHECK)
     if not mark:
-        if is_former:
-            return line
         raise ValueError("it has no check")
     text += b"}"
     if check != b'%08x"}' % zlib.crc32(text, seed):
@@ -296,5 +262,4 @@ def checked(schema: TypeAdapter[Value], value: Any) -> Value:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
-        found = shorten(repr(first["input"]))
-        raise ValueError(f"{place}: {first['msg']}, found {found}") from None
+        raise ValueError(f"{place}: {first['msg']}, found {shortened(first['input'])}") from None

@@ -41,7 +41,7 @@ from rulerkit.analysis.compare import (
     interval_text,
     places_of,
 )
-from rulerkit.common.errors import counted, listed, points_text
+from rulerkit.common.errors import counted, listed
 from rulerkit.common.lengths import length_name
 from rulerkit.scoring.adaptive import Counts
 from rulerkit.scoring.statistics import holm
@@ -307,7 +307,7 @@ def verdict_of(
     if look.worse:
         return found.verdict
 
-    judged = f"mean {interval_text(found.mean)}, margin {points_text(design.margin)}"
+    judged = f"mean {interval_text(found.mean)}, margin {counted(design.margin, 'point')}"
     if look.is_not_worse:
         return Decision(NOT_WORSE, f"NOT WORSE: {judged}; bound: {_most_lost(found)}")
 
@@ -331,5 +331,5 @@ def _most_lost(found: Comparison) -> str:
         lowest = found.rows.loc[found.rows["level"].isin(level), "lower_limit"].min()
         # Upwards, because the limit is promised.
         most = math.ceil(-10 * min(lowest, 0.0)) / 10
-        texts.append(f"{points_text(most)} {name}")
+        texts.append(f"{counted(most, 'point')} {name}")
     return f"lost unseen at most {listed(texts, len(texts))}"

@@ -9,11 +9,9 @@ from typing import Any
 
 __all__ = ["formats", "readers", "score_as", "scorers"]
 
-_READER = "rulerkit_harnesses.files:read_file"
-
-readers = {"pred/*.jsonl": _READER, "samples_*.jsonl": _READER, "*.jsonl": _READER}
+readers = "rulerkit_harnesses.files:readers"
 scorers = "rulerkit_harnesses.judged:judged_text"
-formats = {"hf": "rulerkit_harnesses.hub:hub_text"}
+formats = "rulerkit_harnesses.hub:formats"
 
 
 def __getattr__(name: str) -> Any:

@@ -251,3 +251,7 @@ def _names_of(file: Path) -> tuple[str, int]:
     if folders[0] == "pred" and len(folders) > 4:
         model = folders[3]
     return model or "unnamed", length
+
+
+readers = {"pred/*.jsonl": read_file, "samples_*.jsonl": read_file, "*.jsonl": read_file}
+"""What the plug-in reads, by the patterns of the files' names."""

@@ -72,3 +72,7 @@ def _notes(cell: Cell, row: Mapping[Any, Any], summary: Summary) -> str:
         f"{'thinking' if thinks else 'no thinking'}, "
         f"rulerkit {cell.record['environment'].get('rulerkit') or 'unknown'}"
     )
+
+
+formats = {"hf": hub_text}
+"""What the plug-in brings to `report --format`."""

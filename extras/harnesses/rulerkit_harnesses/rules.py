@@ -16,7 +16,7 @@ from rulerkit.generation.prompt_format import without_thought
 from rulerkit.generation.tasks.base import string_match_all, string_match_part
 from rulerkit.scoring.scores import clean, score
 from rulerkit.scoring.summary import texts_words
-from rulerkit.store.places import as_cells, only_rows
+from rulerkit.store.places import as_cells
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -102,7 +102,7 @@ def score_as(cells: Any, names: str | Sequence[str] = "all") -> "pd.DataFrame":
         names = NAMES if names == "all" else [names]
     for name in names:
         check_known("scorer", name, NAMES)
-    given, cells = cells, as_cells(cells, "score_as", in_part=True)
+    cells = as_cells(cells, "score_as")
     matches = [str(cell.record["result"]["task"]["match"]) for cell in cells]
     strange = set()
     for cell, match in zip(cells, matches, strict=True):
@@ -136,6 +136,6 @@ def score_as(cells: Any, names: str | Sequence[str] = "all") -> "pd.DataFrame":
     judged = ours[[*PLACE, "score"]]
     if rows:
         others = pd.DataFrame(rows, columns=[*PLACE, *names])
-        judged = only_rows(judged.merge(others, on=PLACE), given)
+        judged = judged.merge(others, on=PLACE)
     judged.attrs["texts"] = texts_words(ours)
     return judged

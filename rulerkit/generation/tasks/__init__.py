@@ -12,7 +12,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 from rulerkit.common.errors import UserError, check_known, shortened, unknown
-from rulerkit.common.plugins import brought, check_free, is_outside, load_recorded, loaded, use
+from rulerkit.common.plugins import brought, check_free, is_outside, load_recorded, loaded
 from rulerkit.generation.tasks.base import PROTOCOLS, RULES
 from rulerkit.generation.tasks.base import Task as Task
 
@@ -208,7 +208,7 @@ def _from_plugins(_: tuple[str, ...]) -> dict[str, Task]:
                 "made from Task (docs/extend.md)"
             )
 
-        for family in [use(family, module) for family in families]:
+        for family in families:
             _check_family(family, module)
             check_free("family", family.family, module, family_owners)
             family_owners[family.family] = module

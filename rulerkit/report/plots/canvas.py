@@ -14,7 +14,7 @@ from rulerkit.common.errors import UserError
 from rulerkit.common.json_text import digest
 from rulerkit.common.lengths import length_name
 from rulerkit.common.model_files import is_known_model, read_spec
-from rulerkit.common.paths import missing_extra
+from rulerkit.common.paths import install_command
 from rulerkit.scoring.summary import texts_words
 
 try:
@@ -24,7 +24,7 @@ try:
     from matplotlib.colors import to_hex
     from matplotlib.figure import Figure
 except ImportError as error:
-    raise missing_extra("figures need", "matplotlib", "figures") from error
+    raise UserError(f"figures need matplotlib: {install_command('figures')}") from error
 
 
 TASK_NAMES = {

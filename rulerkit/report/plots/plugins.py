@@ -13,6 +13,6 @@ def of_suite(scores: Any, suite: str, ax: Any = None) -> Any:
     Raises UserError where none brings one.
     """
     shown = capability(suite)
-    if shown is None or not callable(shown.figure):
+    if shown is None or shown.figure is None:
         raise UserError(f"no plug-in brings a figure of the suite {suite} (docs/extend.md)")
     return shown.figure(as_scores(scores, "of_suite"), ax=ax)

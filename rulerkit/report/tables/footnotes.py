@@ -12,7 +12,7 @@ from rulerkit.common.lengths import length_name
 from rulerkit.report.tables.notes import names_of
 from rulerkit.scoring.summary import tally
 from rulerkit.store.cells import Cell
-from rulerkit.store.comparable import snapshot_notes, version_notes
+from rulerkit.store.comparable import snapshot_notes
 
 _FACTS = "gpu tensor_parallel_size pipeline_parallel_size device strategy rulerkit commit python"
 """What of an environment footnotes mention, before the versions of packages."""
@@ -40,7 +40,7 @@ def footnotes(cells: Sequence[Cell], scores: pd.DataFrame | None = None) -> list
         by_name.setdefault(name, []).append(cell)
 
     answered = [cell for cell in cells if cell.coverage.have]
-    notes = _environment_notes(by_name) + snapshot_notes(answered) + version_notes(answered)
+    notes = _environment_notes(by_name) + snapshot_notes(answered)
     for name, of_model in by_name.items():
         notes += _server_notes(name, of_model)
 
