@@ -219,7 +219,7 @@ class CheckpointKeys(WeightsKeys, NetworkKeys):
 
     dtype: Literal["auto", "bfloat16", "float16", "float32"]
     hf_overrides: Arguments
-    """a mapping over config.json, such as {rope_parameters: {...}}"""
+    """a mapping over config.json, such as {max_position_embeddings: 131072}"""
     trust_remote_code: bool
     """true or false"""
 

@@ -130,6 +130,7 @@ class Transformers(CheckpointEngine):
             "output_loading_info": True,
             "revision": self.checkpoint.commit or "main",
             "trust_remote_code": self.spec.get("trust_remote_code", False),
+            **self.spec.get("hf_overrides", {}),
             **self.spec.get("load_args", {}),
         }
 
@@ -137,12 +138,7 @@ class Transformers(CheckpointEngine):
         if device != "cpu":
             options["device_map"] = "auto" if device == "spread" else device
 
-        # Overrides change the configuration before the network is built from it.
         path = str(self.checkpoint.folder or self.checkpoint.path)
-        if "hf_overrides" in self.spec:
-            source = {key: options[key] for key in ("revision", "trust_remote_code")}
-            config = library.AutoConfig.from_pretrained(path, **source)
-            options["config"] = type(config).from_dict(self.config)
         return library.AutoModelForCausalLM.from_pretrained(path, **options)
 
     # --- answering --------------------------------------------------------------------------------

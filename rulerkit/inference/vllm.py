@@ -126,11 +126,12 @@ class Vllm(CheckpointEngine, ServerEngine):
         limit = self.limit()
         # -1: as much as fits the model and the card.
         longest: int | None = self.spec.get("max_length", -1)
-        rope = self.config.get("rope_parameters") or {}
+        config = self.checkpoint.config
+        rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
         if limit is None:
             longest = _LONGEST
-        elif longest == -1 and rope.get("rope_type") in ("longrope", "su"):
-            # vLLM would take the length before scaling.
+        elif longest == -1 and "long_factor" in rope:
+            # Of LongRoPE vLLM would take the length before scaling.
             longest = limit
 
         arguments = {
@@ -138,14 +139,14 @@ class Vllm(CheckpointEngine, ServerEngine):
             "revision": self.checkpoint.commit,
             "dtype": self.dtype(),
             "max_model_len": longest,
-            "hf_overrides": self.vllm_overrides(),
+            "hf_overrides": self.spec.get("hf_overrides"),
             "enforce_eager": self.device() == "cpu",
             # Ids go in and out; only the marks of a thought are looked up in a tokenizer.
             "skip_tokenizer_init": not self._reasoning(),
             "reasoning_config": self._reasoning(),
             "generation_config": "vllm",
         }
-        if "vision_config" in self.config:
+        if "vision_config" in config:
             arguments["language_model_only"] = True
         # What the model's file says wins.
         arguments |= self.given(_KEYS["vllm_arguments"])
