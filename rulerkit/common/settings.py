@@ -163,13 +163,10 @@ class FunctionKeys(ModelKeys, CodeKeys):
     """Python functions."""
 
     entry: Function
-    """package.module:function, a function that returns the model"""
+    """package.module:function, a function that returns the one that answers"""
     entry_with: Arguments
     """a mapping of the arguments of `entry`, such as {ratio: 0.5}"""
     takes: Literal["prompts", "ids", "parts"]
-    protocol_note: Line
-    """a line on how prompts are read, shown below tables (default with `takes: parts`: the context
-    was compressed without the question)"""
 
 
 class WeightsKeys(ModelKeys):
@@ -180,13 +177,6 @@ class WeightsKeys(ModelKeys):
     (org/name/FILE.pth)"""
     revision: Text
     """a branch, tag or commit of the hub"""
-
-
-class RWKVKeys(WeightsKeys):
-    """RWKV in the layout of its authors."""
-
-    strategy: Annotated[str, Field(pattern=r"^(cuda(:\d+)?|cpu|mps) (fp16|fp32|bf16)$")]
-    """a device and a number format, such as `cpu fp32` or `cuda bf16`"""
 
 
 class Sampling(OptionalKeys):
@@ -292,7 +282,7 @@ class OpenAIKeys(ModelKeys, NetworkKeys, ServerKeys):
 ENGINE_KEYS: dict[str, type[ModelKeys]] = {
     "reader": ReaderKeys,
     "transformers": TransformersKeys,
-    "rwkv": RWKVKeys,
+    "rwkv": WeightsKeys,
     "function": FunctionKeys,
     "vllm": VllmKeys,
     "openai": OpenAIKeys,
