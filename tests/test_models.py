@@ -55,10 +55,10 @@ def test_names_of_models_and_of_their_variants(project):
     assert {"seven", "perfect", "reader-<tokens>"} <= set(known_models())
     base = {"base": "seven"}
     assert read_spec(base) == read_spec("seven")
-    assert read_spec(base | {"concurrency": 2, "timeout": 5})["name"] == "seven"
     variant = read_spec(base | {"template": "base", "thinking_tokens": 8})
-    assert variant["name"] == "seven-template_base-thinking_tokens_8"
-    assert "label" not in variant
+    assert (variant["name"], variant["label"]) == ("seven", "Seven")
+    named = read_spec(base | {"template": "base", "name": "plain"})
+    assert (named["name"], "label" in named) == ("plain", False)
     other = read_spec(base | {"path": "org/eight"})
     assert (other["name"], "label" in other) == ("eight", False)
 

@@ -18,7 +18,7 @@ from rulerkit.common.errors import listed
 from rulerkit.common.hidden import hide
 from rulerkit.common.json_text import digest
 from rulerkit.common.paths import resolve
-from rulerkit.common.settings import JSON, UNNAMED_KEYS, Spec
+from rulerkit.common.settings import JSON, NEUTRAL_KEYS, Spec
 from rulerkit.evaluation.rounds import wanted
 from rulerkit.evaluation.study import Study, StudyCell
 from rulerkit.inference.model import gpus_and_nodes
@@ -232,7 +232,7 @@ def version_of(model: Spec) -> tuple[JSON, float]:
     """The settings of a model that may change its answers, and when the files at its path changed
     last; 0 where none are there. No weights are read: they may be the same."""
     settings = {
-        key: value for key, value in hide(plain({**model})).items() if key not in UNNAMED_KEYS
+        key: value for key, value in hide(plain({**model})).items() if key not in NEUTRAL_KEYS
     }
     with suppress(OSError, KeyError):
         folder = resolve(model["path"])

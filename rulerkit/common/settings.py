@@ -207,7 +207,7 @@ class NetworkKeys(OptionalKeys):
 class CheckpointKeys(WeightsKeys, NetworkKeys):
     """What the engines share that run a checkpoint in the layout of transformers."""
 
-    dtype: Literal["auto", "bfloat16", "float16", "float32"]
+    dtype: Literal["bfloat16", "float16", "float32"]
     hf_overrides: Arguments
     """a mapping over config.json, such as {max_position_embeddings: 131072}"""
     trust_remote_code: bool
@@ -217,8 +217,8 @@ class CheckpointKeys(WeightsKeys, NetworkKeys):
 class TransformersKeys(CheckpointKeys, CodeKeys):
     """Checkpoints that transformers runs in this process."""
 
-    device: Annotated[str, Field(pattern=r"^(auto|cpu|mps|spread|cuda(:\d+)?)$")]
-    """auto, cpu, cuda, cuda:1, mps, or spread (over all GPUs)"""
+    device: Annotated[str, Field(pattern=r"^(cpu|mps|spread|cuda(:\d+)?)$")]
+    """cpu, cuda, cuda:1, mps, or spread (over all GPUs)"""
     load_args: Arguments
     """a mapping of further arguments of `from_pretrained`, such as {attn_implementation: eager} or
     {quantization_config: {quant_method: bitsandbytes, load_in_8bit: true}}"""
@@ -296,11 +296,8 @@ _KEYS: dict[str, Any] = package_data("model_keys.yaml")
 ENGINE_OF: dict[str, str] = _KEYS["engine_of"]
 """The engine of a mapping that names none: that of the first of these keys that it holds."""
 
-READERS: dict[str, JSON] = _KEYS["readers"]
-"""The reference readers that have a name; `reader-<tokens>` has a window."""
-
-UNNAMED_KEYS = {*_KEYS["unnamed"], *ServerKeys.model_fields}
-"""The keys that do not enter a variant's name: they do not change what is answered."""
+NEUTRAL_KEYS = {*_KEYS["neutral"], *ServerKeys.model_fields}
+"""The keys that do not change what is answered."""
 
 
 # --- studies, batches, sites ----------------------------------------------------------------------

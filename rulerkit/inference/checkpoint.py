@@ -5,7 +5,6 @@ import json
 import os
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar
 
 from rulerkit.common.errors import TooLong, UserError, first_line
 from rulerkit.common.gpus import torch_module
@@ -18,6 +17,7 @@ from rulerkit.generation.tokenizers import ON_HUB
 from rulerkit.inference.model import Answer, Model, with_reasoning
 
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
+_SMALL = ("config.json", "generation_config.json", *ON_HUB)
 _END = 1 << 20  # bytes at either end of a weight file that identify it
 _POSITIONS = ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len")
 
@@ -43,11 +43,14 @@ class Checkpoint:
                 "(org/name)"
             )
 
-    def file(self, name: str) -> Path | None:
-        """One file, downloaded into the hub's cache where needed; None if the checkpoint has no
-        such file."""
-        path = (self.folder or self._download(self.commit, "config.json", name)) / name
-        return path if path.is_file() else None
+    @cached_property
+    def files(self) -> Path:
+        """The folder of its small files; of a repository that of one commit in the hub's cache,
+        downloaded where needed."""
+        if self.folder:
+            return self.folder
+        who = f"model {self.who}: there is no folder {resolve(self.path)}; as a hub id"
+        return download(who, self.path, self.revision, _SMALL)
 
     def check_weights(self) -> None:
         """Raise `UserError` where a file of weights is cut short, by what its header says. Nothing
@@ -63,7 +66,7 @@ class Checkpoint:
     @cached_property
     def config(self) -> JSON:
         """`config.json`."""
-        if not self.file("config.json"):
+        if not (self.files / "config.json").is_file():
             raise UserError(
                 f"model {self.who}: {self.path} is no model: there is no config.json in it"
             )
@@ -76,20 +79,17 @@ class Checkpoint:
         size: int | None = of_text.get("vocab_size")
         return size
 
-    @cached_property
+    @property
     def commit(self) -> str | None:
         """The commit of the hub that a revision stands for; None for a folder."""
-        if self.folder:
-            return None
         # The hub's cache names folders by commits.
-        return self._download(self.revision, "config.json").name
+        return None if self.folder else self.files.name
 
     def tokenizer_spec(self) -> str:
         """What `load_tokenizer` takes to read this checkpoint's own tokenizer, at the same
         commit."""
-        if self.folder or self.revision is None:
-            return self.path
-        return str(self._download(self.commit, *ON_HUB))
+        is_pinned = self.revision is not None and not self.folder
+        return str(self.files) if is_pinned else self.path
 
     @cached_property
     def identity(self) -> JSON:
@@ -103,8 +103,8 @@ class Checkpoint:
 
         content = []
         for name in ("config.json", "generation_config.json"):
-            path = self.file(name)
-            if path:
+            path = self.folder / name
+            if path.is_file():
                 content.append(f"{name}\n".encode() + path.read_bytes())
         weights = [path for path in self.folder.iterdir() if path.suffix in _WEIGHTS]
         for path in sorted(weights):
@@ -121,15 +121,11 @@ class Checkpoint:
             if entry.get("special") and "think" not in entry["content"]
         }
 
-    def _download(self, revision: str | None, *patterns: str) -> Path:
-        who = f"model {self.who}: there is no folder {resolve(self.path)}; as a hub id"
-        return download(who, self.path, revision, patterns)
-
     def read_json(self, name: str) -> JSON:
         """What a file holds; {} where there is none."""
-        path = self.file(name)
+        path = self.files / name
         try:
-            return dict(json.loads(path.read_bytes())) if path else {}
+            return dict(json.loads(path.read_bytes())) if path.is_file() else {}
         except (ValueError, TypeError) as error:
             raise UserError(
                 f"model {self.who}: {path} cannot be read as JSON: {first_line(error)}"
@@ -173,9 +169,6 @@ class CheckpointEngine(Model):
     """
 
     checkpoint: Checkpoint
-    modifiers: ClassVar[tuple[str, ...]]
-    """The keys that change how a checkpoint computes: each belongs to the identity where it is
-    given."""
 
     def __init__(self, spec: Spec) -> None:
         super().__init__(spec)
@@ -183,9 +176,10 @@ class CheckpointEngine(Model):
             self.checkpoint = Checkpoint(self.name, spec["path"], spec.get("revision"))
 
     def identity(self) -> JSON:
-        """Hub id and commit, or the fingerprint of a folder; the dtype; the modifiers given."""
+        """Hub id and commit, or the fingerprint of a folder; the dtype; and the keys that are given
+        of those that change how it computes."""
         what = {"engine": self.engine, **self.checkpoint.identity, "dtype": self.dtype()}
-        return what | self.given((*self.modifiers, "sampling"))
+        return what | self.given(("hf_overrides", "load_args", "sampling"))
 
     def device(self) -> str:
         """Where it computes: `cpu`, `cuda`, or a name that the engine gives it."""
@@ -197,10 +191,9 @@ class CheckpointEngine(Model):
         return self.spec.get("tokenizer") or self.checkpoint.tokenizer_spec()
 
     def dtype(self) -> str:
-        """The spec's number format; for `auto` float32 on a CPU, else bfloat16."""
-        wanted = str(self.spec.get("dtype", "auto"))
-        if wanted != "auto":
-            return wanted
+        """The spec's number format, else float32 on a CPU and bfloat16 elsewhere."""
+        if "dtype" in self.spec:
+            return str(self.spec["dtype"])
         return "float32" if self.device() == "cpu" else "bfloat16"
 
     def limit(self) -> int | None:

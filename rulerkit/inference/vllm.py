@@ -21,8 +21,7 @@ from rulerkit.inference.servers import ServerEngine
 
 MASTER = "RULERKIT_MASTER"
 """Environment variable: HOST:PORT of the first of several nodes that share one vLLM server."""
-_KEYS: dict[str, list[str]] = package_data("model_keys.yaml")
-NEUTRAL_ARGUMENTS = _KEYS["neutral_arguments"]
+NEUTRAL_ARGUMENTS: list[str] = package_data("model_keys.yaml")["neutral_arguments"]
 """Entries of `engine_args` that leave answers alone, so that they may change between the sessions
 of one run."""
 MORE_MEMORY = (
@@ -37,7 +36,6 @@ class Vllm(CheckpointEngine, ServerEngine):
     out. The server is started here, or runs at `base_url` already."""
 
     default_concurrency = 512
-    modifiers = ("hf_overrides",)
 
     def __init__(self, spec: Spec) -> None:
         super().__init__(spec)
@@ -149,7 +147,9 @@ class Vllm(CheckpointEngine, ServerEngine):
         if "vision_config" in config:
             arguments["language_model_only"] = True
         # What the model's file says wins.
-        arguments |= self.given(_KEYS["vllm_arguments"])
+        arguments |= self.given(
+            ("tensor_parallel_size", "pipeline_parallel_size", "trust_remote_code")
+        )
         arguments |= self._engine_args
         arguments.pop("batch_invariant", None)  # see `variables`
         return arguments
