@@ -34,9 +34,9 @@ def read_spec(spec: str | Spec) -> JSON:
     """The checked mapping of a model, with `name` and `engine` set and `base` merged in.
 
     A string is a file `params/models/<name>.yaml`, a path to such a file or to a model folder, a
-    reader (`reader-<tokens>` for any window), or a hub id
-    `org/name`, in this order. A mapping may name a `base` and say what differs; it keeps
-    the name of the base unless it has a `name`, `path`, `entry` or `window` of its own.
+    reader (`reader-<tokens>` for any window), or a hub id `org/name`, in this order. A mapping may
+    name a `base` and say what differs; it keeps the name of the base unless it has a `name`,
+    `path`, `entry` or `window` of its own.
     """
     full = _expand(spec, ())
     checked = check_spec(full, str(full.get("name") or full.get("path", "of a mapping")))

@@ -87,6 +87,7 @@ class Function(Model):
         raises has failed."""
         if self._function is None:
             self._function = self._returned()
+
         source, works = iter(examples), False
         while batch := list(islice(source, self.spec.get("batch_size", BATCH_SIZE))):
             said = self._call(batch)
@@ -97,6 +98,7 @@ class Function(Model):
                     f"function raised {raised(said[0])}: correct it, then the same command asks "
                     "again"
                 )
+
             for example, text in zip(batch, said, strict=True):
                 if isinstance(text, str):
                     refuse_echo(self.name, example, text)  # before it is cut
@@ -149,6 +151,7 @@ class Function(Model):
         entry = self._code()
         if not source_of(entry):
             ask_for_version(self.spec)
+
         try:
             function = entry(**self.spec.get("entry_with", {}))
         except UserError:
@@ -157,6 +160,7 @@ class Function(Model):
             raise UserError(
                 f"model {self.name}: entry {self.spec['entry']} raised {raised(error)}"
             ) from error
+
         if not callable(function):
             raise UserError(
                 f"model {self.name}: entry {self.spec['entry']} returned {reprlib.repr(function)}, "

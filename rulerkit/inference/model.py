@@ -330,13 +330,15 @@ def answers_of(
         # An exception in the engine of a plug-in says where it was raised.
         with errors_of(type(model), f"answer of the model {model.name}"):
             for example, answer in model.answer(examples):
-                if not isinstance(answer, Answer | Failure):
-                    raise UserError(
-                        f"model {model.name}: its engine yields {shortened(answer)}, neither an "
-                        "Answer nor a Failure"
-                    )
-                yield example, answer
+                yield example, _checked(model.name, answer)
     except TooLong:
         raise
     except UserError as error:
         raise ModelError(str(error)) from error
+
+
+def _checked(name: str, answer: Any) -> Answer | Failure:
+    if isinstance(answer, Answer | Failure):
+        return answer
+    seen = shortened(answer)
+    raise UserError(f"model {name}: its engine yields {seen}, neither an Answer nor a Failure")
