@@ -22,12 +22,14 @@ ROOT = Path(__file__).resolve().parent.parent
 
 KINDS = {
     "Every model": settings.ModelKeys,
+    "Engine `transformers`, `vllm` and `rwkv`": settings.WeightsKeys,
+    "Engine `transformers`, `vllm` and `openai`": settings.NetworkKeys,
+    "Engine `transformers` and `function`": settings.CodeKeys,
     "Engine `transformers` and `vllm`": settings.CheckpointKeys,
     "Engine `transformers`": settings.TransformersKeys,
     "Engine `vllm` and `openai`": settings.ServerKeys,
     "Engine `vllm`": settings.VllmKeys,
     "Engine `openai`": settings.OpenAIKeys,
-    "Engine `rwkv`": settings.RWKVKeys,
     "Engine `function`": settings.FunctionKeys,
     "Engine `reader`": settings.ReaderKeys,
     "A study: `rulerkit evaluate`, notebooks": settings.Parameters,

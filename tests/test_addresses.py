@@ -88,7 +88,7 @@ def test_what_is_no_address(folder):
     with pytest.raises(rk.UserError, match="is no address"):
         rk.load_model("http://host:99999")
     (folder / "own.yaml").write_text("model: localhost:8000")
-    with pytest.raises(rk.UserError, match="under `base_url`"):
+    with pytest.raises(rk.UserError, match=r"localhost:8000: in a file, .* under `base_url`"):
         rk.load_model("own.yaml")
 
 

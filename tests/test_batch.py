@@ -99,7 +99,7 @@ BAD_BATCHES = [
     ({"notebooks": SETS_RUN}, "sets run among its parameters"),
     ({"notebooks": TAKES_NO_MODELS}, "takes no `models`; its"),
     ({"models": ["checkpoints/*"]}, r"there is no folder .*checkpoints/\*"),
-    ({"models": ["notebooks/10_small.ipynb"]}, "10_small.ipynb is no model folder: "),
+    ({"models": ["notebooks/10_small.ipynb"]}, r"there is no folder .*10_small\.ipynb"),
     ({"notebooks": ["10_small", "10_small"]}, "runs mute 10_small twice"),
     ({"notebooks": ["10_small", *ANOTHER_MUTE]}, "two models named mute, which differ in window"),
     ({"together": ["40_python"]}, "asks echo, a model made in Python, .* in params/models"),

@@ -51,7 +51,7 @@ def specs(words, tmp_path_factory):
         shutil.copytree(words, root / name, dirs_exist_ok=True)
         made[name] = {"path": str(root / name), "device": "cpu"}
     write_pth(root / "rwkv-7.pth")
-    made["rwkv-7"] = {"engine": "rwkv", "path": str(root / "rwkv-7.pth"), "strategy": "cpu fp32"}
+    made["rwkv-7"] = {"engine": "rwkv", "path": str(root / "rwkv-7.pth")}
     return {name: {"name": name} | spec for name, spec in made.items()}
 
 
@@ -112,7 +112,6 @@ def test_what_is_no_rwkv_file_is_named(specs, tmp_path):
         ({"path": str(tmp_path / "a.pth")}, "cannot be loaded"),
         ({"path": str(tmp_path)}, "`path` takes a .pth file, here or on the hub"),
         ({"path": "BlinkDL/rwkv-5-world"}, r"org/name/FILE\.pth"),
-        ({"strategy": "gpu fp16"}, "strategy: 'gpu fp16' is invalid"),
     ]:
         with pytest.raises(UserError, match=message) as caught:
             answers_of(load_model(specs["rwkv-7"] | spec))

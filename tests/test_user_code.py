@@ -105,6 +105,7 @@ def test_any_other_goes_on_with_the_same_version_alone(tmp_path, capsys):
         asked(Holder(0.5), tmp_path / "free")
     assert "\n" not in str(caught.value)
 
+    capsys.readouterr()
     named = tmp_path / "named"
     assert asked(Holder(0.5), named, version="1") == "ratio 0.5"
     assert asked(Holder(0.9), named, version="1") == "ratio 0.5"

@@ -290,7 +290,7 @@ def test_arguments_become_the_command_line_of_the_server(tmp_path):
         str(tmp_path),
         "--port 4321 ",
         "--max-model-len 8192",
-        '--hf-overrides {"rope_theta": 1000000.0, "max_position_embeddings": 8192}',
+        '--hf-overrides {"rope_theta": 1000000.0}',
         "--no-enable-prefix-caching",
         "--served-model-name a b",
         "--no-trust-remote-code",

@@ -17,7 +17,7 @@ from rulerkit.common.errors import listed
 from rulerkit.common.hidden import hide
 from rulerkit.common.json_text import digest
 from rulerkit.common.paths import resolve
-from rulerkit.common.settings import JSON, UNNAMED_KEYS, Spec
+from rulerkit.common.settings import JSON, NEUTRAL_KEYS, Spec
 from rulerkit.evaluation.rounds import wanted
 from rulerkit.evaluation.study import Study, StudyCell
 from rulerkit.store.cells import answered
@@ -238,7 +238,7 @@ def version_of(model: Spec) -> list[Any]:
     """A digest of the settings of a model that may change its answers, and when the files at its
     path changed last; 0 where none are there. No weights are read: they may be the same."""
     given = hide(model)
-    settings = digest({key: given[key] for key in given if key not in UNNAMED_KEYS})
+    settings = digest({key: given[key] for key in given if key not in NEUTRAL_KEYS})
     with suppress(OSError, KeyError):
         folder = resolve(model["path"])
         files = [file.stat() for file in folder.glob("*") if file.is_file()]

@@ -10,23 +10,20 @@ from pathlib import Path
 from typing import Any
 
 from rulerkit.common.errors import UserError, shortened, unknown
-from rulerkit.common.hidden import hide, hide_address
+from rulerkit.common.hidden import hide_address
 from rulerkit.common.hub import is_hub_id
-from rulerkit.common.json_text import digest
 from rulerkit.common.lengths import parse_length
 from rulerkit.common.paths import project_file, project_files, resolve
 from rulerkit.common.settings import (
     ENGINE_KEYS,
     ENGINE_OF,
     JSON,
-    READERS,
-    UNNAMED_KEYS,
     Spec,
     check,
     engine_keys,
     key_words,
 )
-from rulerkit.common.urls import is_address, url_of
+from rulerkit.common.urls import is_address
 from rulerkit.common.yaml_files import read_yaml
 
 FILES = ("params/models", ".yaml")
@@ -37,9 +34,9 @@ def read_spec(spec: str | Spec) -> JSON:
     """The checked mapping of a model, with `name` and `engine` set and `base` merged in.
 
     A string is a file `params/models/<name>.yaml`, a path to such a file or to a model folder, a
-    reader (`perfect`, `mute`, `reader-<tokens>` for any window), or a hub id
-    `org/name`, in this order. A mapping may name a `base` and say what differs; without a
-    `name` such a variant is named after what differs.
+    reader (`reader-<tokens>` for any window), or a hub id `org/name`, in this order. A mapping may
+    name a `base` and say what differs; it keeps the name of the base unless it has a `name`,
+    `path`, `entry` or `window` of its own.
     """
     full = _expand(spec, ())
     checked = check_spec(full, str(full.get("name") or full.get("path", "of a mapping")))
@@ -77,8 +74,8 @@ def check_spec(spec: Spec, who: str) -> JSON:
 
 
 def known_models() -> list[str]:
-    """The names that need no path: the files of params/models/, and the readers."""
-    return sorted({*project_files(*FILES), *READERS, "reader-<tokens>"})
+    """The names that need no path: the files of params/models/, and readers of any window."""
+    return sorted({*project_files(*FILES), "reader-<tokens>"})
 
 
 def is_known_model(name: str) -> bool:
@@ -98,33 +95,22 @@ def _expand(spec: Any, files: tuple[Path, ...]) -> JSON:
             f"{shortened(spec)}; a "
             "function or a loaded checkpoint becomes a model by rulerkit.model(it, name=...)"
         )
-    # A project's file may have the name of a reader or of one of the kit's files; a file that
-    # names itself as its base means the one that it stands in for.
     file = project_file("params/models", spec, ".yaml")
-    if file and file not in files:
+    if file:
         return _from_file(file, files)
     if spec.endswith((".yaml", ".yml")):
         return _from_file(resolve(spec), files)
-    if spec in READERS:
-        return {"engine": "reader", **READERS[spec]}
     if re.fullmatch(_WINDOW_READER, spec):
         window = parse_length(spec.removeprefix("reader-"), least=0)
         return {"engine": "reader", "window": window}
 
     if is_address(spec):
-        raise UserError(
-            f"model {spec}: in a model's file an address stands under `base_url`, beside the "
-            "`path` that the server lists: model: {base_url: "
-            f"{hide_address(url_of(spec))}, path: NAME}}"
-        )
+        shown = hide_address(spec)
+        raise UserError(f"model {shown}: in a file, an address stands under `base_url`")
     place = resolve(spec)
-    if os.path.isfile(place):
-        raise UserError(
-            f"{place} is no model folder: a model is a folder with a config.json, or a YAML file"
-        )
     if os.path.isdir(place) or is_hub_id(spec):
         return {"path": spec}
-    if "/" in spec or os.path.exists(spec):
+    if "/" in spec or os.path.exists(place):
         raise UserError(
             f"model {spec}: there is no folder {place}: a path counts from the working directory "
             "or the project root; a hub id reads org/name; `rulerkit models` lists the names"
@@ -157,45 +143,22 @@ def _merge(spec: Spec, files: tuple[Path, ...]) -> JSON:
             base.pop("api_key_env", None)
             base.pop("headers", None)
 
-    # What differs makes another model or a variant; keys such as `concurrency` change no answer.
-    differs = {
-        key: value
-        for key, value in given.items()
-        if key not in UNNAMED_KEYS and value != base.get(key)
-    }
-    if differs:
-        base.pop("label", None)
-    if base and "name" not in given:
-        if any(differs.get(key) is not None for key in ("path", "entry", "window")):
+    # Another model takes neither the name nor the label of its base.
+    for key in ("name", "path", "entry", "window"):
+        if given.get(key) not in (None, base.get(key)):
             base.pop("name", None)
             base.pop("label", None)
-        else:
-            name = check_spec(base, str(spec["base"]))["name"]
-            base["name"] = name + _suffix(differs)
 
     merged = base | given
     return {key: value for key, value in merged.items() if value is not None}
-
-
-def _suffix(differs: Spec) -> str:
-    """`-template_base`: how a variant's name says what differs; long values by their digest."""
-    suffix = ""
-    for key, value in differs.items():
-        shown = str(hide({key: value})[key])
-        short = re.sub(r"[^A-Za-z0-9._]+", "-", shown).strip("-")
-        if not 0 < len(short) <= 24:
-            short = digest(str(value))[:8]
-        suffix += f"-{key}_{short}"
-    return suffix
 
 
 def _name(spec: Spec) -> str:
     """The name of a checked spec, which is also a folder's name in outputs/."""
     if "name" in spec:
         name: str = spec["name"]
-    elif spec["engine"] == "reader":
-        window = spec.get("window")
-        name = {None: "perfect", 0: "mute"}.get(window, f"reader-{window}")
+    elif "window" in spec:
+        name = f"reader-{spec['window']}"
     elif "path" in spec:
         name = resolve(spec["path"]).name
     else:

@@ -163,13 +163,10 @@ class FunctionKeys(ModelKeys, CodeKeys):
     """Python functions."""
 
     entry: Function
-    """package.module:function, a function that returns the model"""
+    """package.module:function, a function that returns the one that answers"""
     entry_with: Arguments
     """a mapping of the arguments of `entry`, such as {ratio: 0.5}"""
     takes: Literal["prompts", "ids", "parts"]
-    protocol_note: Line
-    """a line on how prompts are read, shown below tables (default with `takes: parts`: the context
-    was compressed without the question)"""
 
 
 class WeightsKeys(ModelKeys):
@@ -180,13 +177,6 @@ class WeightsKeys(ModelKeys):
     (org/name/FILE.pth)"""
     revision: Text
     """a branch, tag or commit of the hub"""
-
-
-class RWKVKeys(WeightsKeys):
-    """RWKV in the layout of its authors."""
-
-    strategy: Annotated[str, Field(pattern=r"^(cuda(:\d+)?|cpu|mps) (fp16|fp32|bf16)$")]
-    """a device and a number format, such as `cpu fp32` or `cuda bf16`"""
 
 
 class Sampling(OptionalKeys):
@@ -217,9 +207,9 @@ class NetworkKeys(OptionalKeys):
 class CheckpointKeys(WeightsKeys, NetworkKeys):
     """What the engines share that run a checkpoint in the layout of transformers."""
 
-    dtype: Literal["auto", "bfloat16", "float16", "float32"]
+    dtype: Literal["bfloat16", "float16", "float32"]
     hf_overrides: Arguments
-    """a mapping over config.json, such as {rope_parameters: {...}}"""
+    """a mapping over config.json, such as {max_position_embeddings: 131072}"""
     trust_remote_code: bool
     """true or false"""
 
@@ -227,8 +217,8 @@ class CheckpointKeys(WeightsKeys, NetworkKeys):
 class TransformersKeys(CheckpointKeys, CodeKeys):
     """Checkpoints that transformers runs in this process."""
 
-    device: Annotated[str, Field(pattern=r"^(auto|cpu|mps|spread|cuda(:\d+)?)$")]
-    """auto, cpu, cuda, cuda:1, mps, or spread (over all GPUs)"""
+    device: Annotated[str, Field(pattern=r"^(cpu|mps|spread|cuda(:\d+)?)$")]
+    """cpu, cuda, cuda:1, mps, or spread (over all GPUs)"""
     load_args: Arguments
     """a mapping of further arguments of `from_pretrained`, such as {attn_implementation: eager} or
     {quantization_config: {quant_method: bitsandbytes, load_in_8bit: true}}"""
@@ -295,7 +285,7 @@ class OpenAIKeys(ModelKeys, NetworkKeys, ServerKeys):
 ENGINE_KEYS: dict[str, type[ModelKeys]] = {
     "reader": ReaderKeys,
     "transformers": TransformersKeys,
-    "rwkv": RWKVKeys,
+    "rwkv": WeightsKeys,
     "function": FunctionKeys,
     "vllm": VllmKeys,
     "openai": OpenAIKeys,
@@ -309,11 +299,8 @@ _KEYS: dict[str, Any] = package_data("model_keys.yaml")
 ENGINE_OF: dict[str, str] = _KEYS["engine_of"]
 """The engine of a mapping that names none: that of the first of these keys that it holds."""
 
-READERS: dict[str, JSON] = _KEYS["readers"]
-"""The reference readers that have a name; `reader-<tokens>` has a window."""
-
-UNNAMED_KEYS = {*_KEYS["unnamed"], *ServerKeys.model_fields}
-"""The keys that do not enter a variant's name: they do not change what is answered."""
+NEUTRAL_KEYS = {*_KEYS["neutral"], *ServerKeys.model_fields}
+"""The keys that do not change what is answered."""
 
 
 # --- studies, batches, sites ----------------------------------------------------------------------

@@ -3,10 +3,8 @@ identifies their weights, and what the engines share that run them."""
 
 import json
 import os
-from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar
 
 from rulerkit.common.errors import TooLong, UserError, first_line
 from rulerkit.common.gpus import torch_module
@@ -19,6 +17,7 @@ from rulerkit.generation.tokenizers import ON_HUB
 from rulerkit.inference.model import Answer, Model, with_reasoning
 
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
+_SMALL = ("config.json", "generation_config.json", *ON_HUB)
 _END = 1 << 20  # bytes at either end of a weight file that identify it
 _POSITIONS = ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len")
 
@@ -44,11 +43,14 @@ class Checkpoint:
                 "(org/name)"
             )
 
-    def file(self, name: str) -> Path | None:
-        """One file, downloaded into the hub's cache where needed; None if the checkpoint has no
-        such file."""
-        path = (self.folder or self._download(self.commit, "config.json", name)) / name
-        return path if path.is_file() else None
+    @cached_property
+    def files(self) -> Path:
+        """The folder of its small files; of a repository that of one commit in the hub's cache,
+        downloaded where needed."""
+        if self.folder:
+            return self.folder
+        who = f"model {self.who}: there is no folder {resolve(self.path)}; as a hub id"
+        return download(who, self.path, self.revision, _SMALL)
 
     def check_weights(self) -> None:
         """Raise `UserError` where a file of weights is cut short, by what its header says. Nothing
@@ -64,7 +66,7 @@ class Checkpoint:
     @cached_property
     def config(self) -> JSON:
         """`config.json`."""
-        if not self.file("config.json"):
+        if not (self.files / "config.json").is_file():
             raise UserError(
                 f"model {self.who}: {self.path} is no model: there is no config.json in it"
             )
@@ -77,20 +79,17 @@ class Checkpoint:
         size: int | None = of_text.get("vocab_size")
         return size
 
-    @cached_property
+    @property
     def commit(self) -> str | None:
         """The commit of the hub that a revision stands for; None for a folder."""
-        if self.folder:
-            return None
         # The hub's cache names folders by commits.
-        return self._download(self.revision, "config.json").name
+        return None if self.folder else self.files.name
 
     def tokenizer_spec(self) -> str:
         """What `load_tokenizer` takes to read this checkpoint's own tokenizer, at the same
         commit."""
-        if self.folder or self.revision is None:
-            return self.path
-        return str(self._download(self.commit, *ON_HUB))
+        is_pinned = self.revision is not None and not self.folder
+        return str(self.files) if is_pinned else self.path
 
     @cached_property
     def identity(self) -> JSON:
@@ -104,8 +103,8 @@ class Checkpoint:
 
         content = []
         for name in ("config.json", "generation_config.json"):
-            path = self.file(name)
-            if path:
+            path = self.folder / name
+            if path.is_file():
                 content.append(f"{name}\n".encode() + path.read_bytes())
         weights = [path for path in self.folder.iterdir() if path.suffix in _WEIGHTS]
         for path in sorted(weights):
@@ -122,15 +121,11 @@ class Checkpoint:
             if entry.get("special") and "think" not in entry["content"]
         }
 
-    def _download(self, revision: str | None, *patterns: str) -> Path:
-        who = f"model {self.who}: there is no folder {resolve(self.path)}; as a hub id"
-        return download(who, self.path, revision, patterns)
-
     def read_json(self, name: str) -> JSON:
         """What a file holds; {} where there is none."""
-        path = self.file(name)
+        path = self.files / name
         try:
-            return dict(json.loads(path.read_bytes())) if path else {}
+            return dict(json.loads(path.read_bytes())) if path.is_file() else {}
         except (ValueError, TypeError) as error:
             raise UserError(
                 f"model {self.who}: {path} cannot be read as JSON: {first_line(error)}"
@@ -170,14 +165,10 @@ def _size_of_safetensors(path: Path) -> int:
 class CheckpointEngine(Model):
     """What the engines share that run a checkpoint.
 
-    Its configuration is config.json with the spec's `hf_overrides` merged in. It gives the limit of
-    prompt and answer together, unless the spec gives `max_length`.
+    vLLM and transformers put the spec's `hf_overrides` over config.json themselves.
     """
 
     checkpoint: Checkpoint
-    modifiers: ClassVar[tuple[str, ...]]
-    """The keys that change how a checkpoint computes: each belongs to the identity where it is
-    given."""
 
     def __init__(self, spec: Spec) -> None:
         super().__init__(spec)
@@ -185,9 +176,10 @@ class CheckpointEngine(Model):
             self.checkpoint = Checkpoint(self.name, spec["path"], spec.get("revision"))
 
     def identity(self) -> JSON:
-        """Hub id and commit, or the fingerprint of a folder; the dtype; the modifiers given."""
+        """Hub id and commit, or the fingerprint of a folder; the dtype; and the keys that are given
+        of those that change how it computes."""
         what = {"engine": self.engine, **self.checkpoint.identity, "dtype": self.dtype()}
-        return what | self.given((*self.modifiers, "sampling"))
+        return what | self.given(("hf_overrides", "load_args", "sampling"))
 
     def device(self) -> str:
         """Where it computes: `cpu`, `cuda`, or a name that the engine gives it."""
@@ -198,30 +190,24 @@ class CheckpointEngine(Model):
         """The spec's tokenizer, else the checkpoint's at the same revision."""
         return self.spec.get("tokenizer") or self.checkpoint.tokenizer_spec()
 
-    @cached_property
-    def config(self) -> JSON:
-        """config.json with `hf_overrides` merged in."""
-        return merge_config(self.checkpoint.config, self.spec.get("hf_overrides", {}))
-
     def dtype(self) -> str:
-        """The spec's number format; for `auto` float32 on a CPU, else bfloat16."""
-        wanted = str(self.spec.get("dtype", "auto"))
-        if wanted != "auto":
-            return wanted
+        """The spec's number format, else float32 on a CPU and bfloat16 elsewhere."""
+        if "dtype" in self.spec:
+            return str(self.spec["dtype"])
         return "float32" if self.device() == "cpu" else "bfloat16"
 
     def limit(self) -> int | None:
-        """The tokens allowed for prompt and answer together: `max_length`, else the positions of
-        the configuration."""
+        """The tokens allowed for prompt and answer together: `max_length`, else the positions that
+        `hf_overrides` or config.json state; None where nothing limits them."""
         if "max_length" in self.spec:
             return int(self.spec["max_length"])
-        try:
-            return max_positions(self.config)
-        except (AttributeError, TypeError, ValueError) as error:
-            raise UserError(
-                f"model {self.name}: its config.json or hf_overrides state no usable limit: "
-                "max_position_embeddings is a number, rope_parameters a mapping whose factor is one"
-            ) from error
+        for settings in (self.spec.get("hf_overrides", {}), self.checkpoint.config):
+            of_text = settings.get("text_config")
+            stated = of_text if isinstance(of_text, dict) else settings
+            for name in _POSITIONS:
+                if isinstance(stated.get(name), int):
+                    return int(stated[name])
+        return None
 
     def too_long(self, length: int) -> str | None:
         """Whether a length exceeds `limit`."""
@@ -231,12 +217,12 @@ class CheckpointEngine(Model):
             return None
 
         thought = f", {self.beside} of {need} are for the thought" if self.beside else ""
-        source, way_out = "max_length", ""
-        if source not in self.spec:
-            source, way_out = "max_position_embeddings", "`hf_overrides` with RoPE scaling, or "
+        if "max_length" in self.spec:
+            return f"its limit is {limit} tokens (max_length){thought}"
         return (
-            f"its limit is {limit} tokens ({source}){thought}; {way_out}`max_length: {need}` goes "
-            "beyond"
+            f"its limit is {limit} tokens (max_position_embeddings){thought}; `hf_overrides: "
+            f"{{max_position_embeddings: {need}}}` goes beyond, or `max_length: {need}` where its "
+            "RoPE scaling allows it"
         )
 
     def check_fits(self, example: Example) -> None:
@@ -255,31 +241,6 @@ class CheckpointEngine(Model):
                 f"model {self.name}: example {example.index} of {example.task} needs {need} "
                 f"tokens: {reason}"
             )
-
-    def vllm_overrides(self) -> JSON:
-        """`hf_overrides` for vLLM, with max_position_embeddings raised to `limit` where vLLM would
-        refuse it.
-
-        transformers computes beyond max_position_embeddings; vLLM refuses, and multiplies all
-        factors but YaRN's into them. YaRN must still scale from the original positions.
-        """
-        given: JSON = self.spec.get("hf_overrides", {})
-        limit, allowed = self.limit(), max_positions(self.config, yarn=False)
-        if limit is None or allowed is None or limit <= allowed:
-            return given
-
-        added: JSON = {"max_position_embeddings": limit}
-        config = newer_rope(self.config.get("text_config") or self.config)
-        rope = config.get("rope_parameters") or {}
-        if rope.get("rope_type") == "yarn":
-            # vLLM replaces the whole mapping, so it must be complete.
-            names = ("rope_theta", "partial_rotary_factor")
-            older = {key: config[key] for key in names if key in config}
-            original = {"original_max_position_embeddings": allowed}
-            added["rope_parameters"] = {**original, **older, **rope}
-        if "text_config" in self.config:
-            added = {"text_config": added}
-        return merge_config(given, added)
 
     @cached_property
     def stop_ids(self) -> list[int]:
@@ -312,52 +273,3 @@ class CheckpointEngine(Model):
         written = [token for token in ids[:end] if token not in special]
         text = form.tokenizer.decode(written)
         return Answer(text, finish, len(ids[:end]), with_reasoning(text, form, usage))
-
-
-# --- config.json ----------------------------------------------------------------------------------
-
-
-def merge_config(config: Spec, overrides: Spec) -> JSON:
-    """A configuration with the values of `overrides`; mappings are merged key by key.
-
-    `rope_scaling` with `type` is the older name of `rope_parameters` with `rope_type`; the result
-    holds the newer ones.
-    """
-    merged = newer_rope(config)
-    for key, value in newer_rope(overrides).items():
-        if isinstance(value, Mapping) and isinstance(merged.get(key), Mapping):
-            value = merge_config(merged[key], value)
-        merged[key] = value
-    return merged
-
-
-def newer_rope(config: Spec) -> JSON:
-    """A configuration with its RoPE parameters under their newer names."""
-    renamed = dict(config)
-    rope = renamed.pop("rope_scaling", None) or renamed.get("rope_parameters")
-    if isinstance(rope, Mapping):
-        rope = {"rope_type" if key == "type" else key: value for key, value in rope.items()}
-    if "rope_scaling" in config or rope:
-        renamed["rope_parameters"] = rope or None
-    return renamed
-
-
-def max_positions(config: Spec, yarn: bool = True) -> int | None:
-    """The tokens that a configuration allows for prompt and answer together; None where nothing
-    limits them.
-
-    Position scaling by a plain factor (linear, dynamic, and `yarn`) counts; other kinds state the
-    scaled number themselves.
-    """
-    config = newer_rope(config.get("text_config") or config)
-    limit = next((config[name] for name in _POSITIONS if config.get(name)), None)
-    if not limit:
-        return None
-    rope = config.get("rope_parameters") or {}
-    factors = ["linear", "dynamic"]
-    if yarn:
-        factors.append("yarn")
-    if rope.get("rope_type") in factors:
-        original = rope.get("original_max_position_embeddings") or limit
-        limit = max(limit, original * (rope.get("factor") or 1))
-    return int(limit)

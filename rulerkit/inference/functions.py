@@ -2,8 +2,8 @@
 
 A function takes a list of prompts and returns as many texts. A prompt is a text, its token ids, or
 its two parts (`takes`). In a parameter file, `entry: package.module:load` names a function that
-returns this function, or a loaded checkpoint with its tokenizer; `entry_with` holds its arguments.
-Modules in the project root can be imported too.
+returns this function; `entry_with` holds its arguments. Modules in the project root can be imported
+too.
 
 A function that names nothing but installed modules is told from a changed one by its source. Any
 other, and a loaded checkpoint, answers freely as the model that `rk.model` made of it; later its
@@ -31,16 +31,7 @@ from rulerkit.common.json_text import digest
 from rulerkit.common.paths import KIT, home
 from rulerkit.common.settings import JSON, Spec
 from rulerkit.generation.example import Example, split_prompt
-from rulerkit.generation.tokenizers import Tokenizer
-from rulerkit.inference.model import (
-    COMPRESSED,
-    Answers,
-    Failure,
-    Model,
-    cut,
-    model,
-    refuse_echo,
-)
+from rulerkit.inference.model import COMPRESSED, Answers, Failure, Model, cut, refuse_echo
 
 BATCH_SIZE = 8  # prompts of a batch, where the spec does not say
 NO_VERSION = "none, run "
@@ -53,25 +44,25 @@ _INSTALLED = (
 
 
 class Function(Model):
-    """Calls a function; with `entry`, passes examples on to the model made of its result."""
+    """Calls a function: the one that it is given, or the one that `entry` returns."""
 
     on_gpu = False
 
     def __init__(self, spec: Spec, function: Any = None) -> None:
         super().__init__(spec)
         self._function = function
-        self._loaded: Model | None = None  # made of what `entry` returns
         # An entry is found anew by each call of `evaluate`, and is the same in one process.
         self._run = _PROCESS if "entry" in spec else uuid4().hex[:8]
-        self._has_said = False
         self.takes: str = spec.get("takes", "prompts")
         if self.takes == "parts":
-            self.protocol_note = spec.get("protocol_note", COMPRESSED)
-        if function is not None and self.takes != "prompts" and "tokenizer" not in spec:
+            self.protocol_note = COMPRESSED
+        if self.takes != "prompts" and "tokenizer" not in spec:
             raise UserError(
                 f"model {self.name}: a function that takes {self.takes} needs the `tokenizer` that "
                 "their ids belong to (`builtin` where it reads the texts of parts alone)"
             )
+        if function is not None and not source_of(function):
+            ask_for_version(spec)
 
     def identity(self) -> JSON:
         """The entry and its arguments, or the function's qualified name; and what tells its code
@@ -91,26 +82,11 @@ class Function(Model):
             return what | {"source": digest(source), **self.given(("version",))}
         return what | {"version": version_of(self.spec, self._run)}
 
-    def environment(self) -> JSON:
-        """That of the checkpoint which the entry returned, if any."""
-        return self._loaded.environment() if self._loaded else {}
-
-    def tokenizer(self) -> Tokenizer:
-        """The spec's tokenizer, else that of the checkpoint which the entry returns, else
-        `builtin`."""
-        if "entry" in self.spec and "tokenizer" not in self.spec:
-            return self._load().prompt_format.tokenizer
-        return super().tokenizer()
-
     def answer(self, examples: Iterable[Example]) -> Answers:
         """A batch at a time, in the order given. An example for which the function returns None or
         raises has failed."""
-        if not self._has_said and source_of(self._code()) is None:
-            ask_for_version(self.spec)
-        self._has_said = True
-        if "entry" in self.spec:
-            yield from self._load().answer(examples)
-            return
+        if self._function is None:
+            self._function = self._returned()
 
         source, works = iter(examples), False
         while batch := list(islice(source, self.spec.get("batch_size", BATCH_SIZE))):
@@ -122,20 +98,15 @@ class Function(Model):
                     f"function raised {raised(said[0])}: correct it, then the same command asks "
                     "again"
                 )
+
             for example, text in zip(batch, said, strict=True):
                 if isinstance(text, str):
                     refuse_echo(self.name, example, text)  # before it is cut
                     most = self.most_tokens(example)
                     yield example, cut(text, self.prompt_format.tokenizer, most)
-                elif text is None or isinstance(text, Exception):
+                else:
                     what = "returned None" if text is None else f"raised {raised(text)}"
                     yield example, Failure(f"example {example.index}: the function {what}")
-                else:
-                    raise UserError(
-                        f"model {self.name}: the function returned {reprlib.repr(text)} for "
-                        f"example {example.index} of {example.task}; it must return a text (str), "
-                        "or None where there is no answer"
-                    )
 
     def _call(self, batch: list[Example]) -> list[Any]:
         """What the function returns for a batch; in place of a text the exception that it
@@ -162,34 +133,40 @@ class Function(Model):
             # Nobody knows which prompt it was: each is asked alone.
             return [text for example in batch for text in self._call([example])]
 
-        if not isinstance(texts, list | tuple) or len(texts) != len(batch):
+        is_list = isinstance(texts, list | tuple) and len(texts) == len(batch)
+        if not is_list or not all(isinstance(text, str | None) for text in texts):
             raise UserError(
-                f"model {self.name}: the function returned {reprlib.repr(texts)}; it must "
-                f"return a list of {len(batch)} texts (str), one for each prompt"
+                f"model {self.name}: the function returned {reprlib.repr(texts)}; it must return a "
+                f"list of {len(batch)} texts (str), or None where there is no answer"
             )
         return list(texts)
 
     def close(self) -> None:
         """Frees what `entry` loaded; a function that the caller passed in stays."""
-        self._loaded = None
+        if "entry" in self.spec:
+            self._function = None
 
-    def _load(self) -> Model:
-        """The model made of the function, or of the checkpoint and its tokenizer, that the entry
-        returns."""
-        if self._loaded is None:
-            # The entry speaks for what it returns, which needs no version of its own.
-            spec = {"version": "of its entry", **self.spec}
-            entry, arguments = spec.pop("entry"), spec.pop("entry_with", {})
-            try:
-                returned = self._code()(**arguments)
-            except UserError:
-                raise
-            except Exception as error:  # it is the user's code
-                raise UserError(
-                    f"model {self.name}: entry {entry} raised {raised(error)}"
-                ) from error
-            self._loaded = model(returned, **spec)
-        return self._loaded
+    def _returned(self) -> Any:
+        """The function that the entry returns."""
+        entry = self._code()
+        if not source_of(entry):
+            ask_for_version(self.spec)
+
+        try:
+            function = entry(**self.spec.get("entry_with", {}))
+        except UserError:
+            raise
+        except Exception as error:  # it is the user's code
+            raise UserError(
+                f"model {self.name}: entry {self.spec['entry']} raised {raised(error)}"
+            ) from error
+
+        if not callable(function):
+            raise UserError(
+                f"model {self.name}: entry {self.spec['entry']} returned {reprlib.repr(function)}, "
+                "not a function from prompts to texts"
+            )
+        return function
 
     def _code(self) -> Any:
         """The function, or the one that `entry` names: of an installed module, one under the
@@ -247,9 +224,6 @@ def source_of(function: Any) -> str | None:
     if function.__name__ == "<lambda>" and source.count("lambda") > 1:
         return None
     source += repr((function.__defaults__, function.__kwdefaults__))
-    # The names of an installed module belong to its package.
-    if is_installed(function.__module__):
-        return source
 
     codes = [function.__code__]
     for code in codes:  # which grows by the functions inside
@@ -259,20 +233,19 @@ def source_of(function: Any) -> str | None:
         for name in set(code.co_names) & set(function.__globals__):
             value = function.__globals__[name]
             # Anything else may hold values.
-            modules.append(value.__name__ if isinstance(value, ModuleType) else None)
+            if not isinstance(value, ModuleType):
+                return None
+            modules.append(value.__name__)
         if not all(map(is_installed, modules)):
             return None
     return source
 
 
-def is_installed(module: str | None) -> bool:
+def is_installed(module: str) -> bool:
     """Whether a module belongs to Python, an installed package or the kit."""
-    top = (module or "").partition(".")[0]
+    top = module.partition(".")[0]
     if top in sys.stdlib_module_names:
         return True
-    # A notebook's own module may have the file of what started it.
-    if top in ("", "__main__"):
-        return False
     try:
         spec = find_spec(top)
     except ValueError:  # a module made by hand

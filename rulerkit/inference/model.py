@@ -66,7 +66,7 @@ ENGINES = {
 
 
 COMPRESSED = "the context was compressed without the question"
-"""What tables say of models that a method gave the context alone, unless `protocol_note` does."""
+"""What tables say of functions that take prompts in two parts."""
 
 
 def engine_class(name: str) -> Any:
@@ -101,7 +101,7 @@ class Model(ABC):
         inside = spec.get("thinking_room") == "inside"
         self.beside = 0 if inside else spec.get("thinking_tokens", 0)
         """The tokens of a thought that come beside the length."""
-        self.protocol_note: str | None = spec.get("protocol_note")
+        self.protocol_note: str | None = None
         """What tables say of the way in which it reads prompts."""
 
     @abstractmethod

@@ -57,8 +57,8 @@ class Reader(Model):
 
     def _label(self) -> str:
         """The name of a reader in tables and figures."""
-        if not self.window:
-            return "perfect reader" if self.window is None else "mute reader"
+        if self.window is None:
+            return str(self.name)
         return f"reader ({window_words(self.window)})"
 
 

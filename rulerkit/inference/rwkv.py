@@ -60,12 +60,11 @@ class RWKV(Model):
         return {"engine": "rwkv", **where, "dtype": self._strategy.split()[1]}
 
     def environment(self) -> JSON:
-        """The version of the rwkv package, the GPU's name, the strategy, and the path as given."""
+        """The version of the rwkv package, the GPU's name, and the path as given."""
         self._package()
         return {
             "packages": {"rwkv": version("rwkv")},
-            "gpu": gpu_name("cuda" if "cuda" in self._strategy else "cpu"),
-            "strategy": self._strategy,
+            "gpu": gpu_name("cuda"),
             "path": self.spec["path"],
         }
 
@@ -119,9 +118,7 @@ class RWKV(Model):
 
     @cached_property
     def _strategy(self) -> str:
-        """The spec's, else half precision on the GPU if there is one."""
-        if "strategy" in self.spec:
-            return str(self.spec["strategy"])
+        """Device and number format: half precision on the GPU if there is one."""
         return "cuda fp16" if torch_module().cuda.is_available() else "cpu fp32"
 
     def _package(self) -> Path:

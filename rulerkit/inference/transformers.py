@@ -37,8 +37,6 @@ class Transformers(CheckpointEngine):
     """A checkpoint in a folder or on the hub, loaded at the first answer; or `loaded`, a (model,
     tokenizer) pair."""
 
-    modifiers = ("hf_overrides", "load_args")
-
     def __init__(self, spec: Spec, loaded: tuple[Any, Any] | None = None) -> None:
         super().__init__(spec)
         self._loaded, self._run = loaded, uuid4().hex[:8]
@@ -47,7 +45,7 @@ class Transformers(CheckpointEngine):
 
         # A model that the caller loaded is described by its own small files.
         if loaded:
-            unused = [*self.given(self.modifiers)]
+            unused = [*self.given(("hf_overrides", "load_args"))]
             if unused:
                 raise UserError(
                     f"model {self.name}: {unused[0]} does not apply to a model that is loaded "
@@ -99,8 +97,7 @@ class Transformers(CheckpointEngine):
         """`cpu`, `mps`, `cuda`, `cuda:1`, ... or `spread`."""
         if self._loaded:
             return str(self._network.device)
-        device = str(self.spec.get("device", "auto"))
-        return super().device() if device == "auto" else device
+        return str(self.spec["device"]) if "device" in self.spec else super().device()
 
     def load(self) -> Any:
         """The network on its device, loaded at first use."""
@@ -130,6 +127,7 @@ class Transformers(CheckpointEngine):
             "output_loading_info": True,
             "revision": self.checkpoint.commit or "main",
             "trust_remote_code": self.spec.get("trust_remote_code", False),
+            **self.spec.get("hf_overrides", {}),
             **self.spec.get("load_args", {}),
         }
 
@@ -137,12 +135,7 @@ class Transformers(CheckpointEngine):
         if device != "cpu":
             options["device_map"] = "auto" if device == "spread" else device
 
-        # Overrides change the configuration before the network is built from it.
         path = str(self.checkpoint.folder or self.checkpoint.path)
-        if "hf_overrides" in self.spec:
-            source = {key: options[key] for key in ("revision", "trust_remote_code")}
-            config = library.AutoConfig.from_pretrained(path, **source)
-            options["config"] = type(config).from_dict(self.config)
         return library.AutoModelForCausalLM.from_pretrained(path, **options)
 
     # --- answering --------------------------------------------------------------------------------

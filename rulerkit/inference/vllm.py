@@ -21,8 +21,7 @@ from rulerkit.inference.servers import ServerEngine
 
 MASTER = "RULERKIT_MASTER"
 """Environment variable: HOST:PORT of the first of several nodes that share one vLLM server."""
-_KEYS: dict[str, list[str]] = package_data("model_keys.yaml")
-NEUTRAL_ARGUMENTS = _KEYS["neutral_arguments"]
+NEUTRAL_ARGUMENTS: list[str] = package_data("model_keys.yaml")["neutral_arguments"]
 """Entries of `engine_args` that leave answers alone, so that they may change between the sessions
 of one run."""
 MORE_MEMORY = (
@@ -37,7 +36,6 @@ class Vllm(CheckpointEngine, ServerEngine):
     out. The server is started here, or runs at `base_url` already."""
 
     default_concurrency = 512
-    modifiers = ("hf_overrides",)
 
     def __init__(self, spec: Spec) -> None:
         super().__init__(spec)
@@ -126,11 +124,12 @@ class Vllm(CheckpointEngine, ServerEngine):
         limit = self.limit()
         # -1: as much as fits the model and the card.
         longest: int | None = self.spec.get("max_length", -1)
-        rope = self.config.get("rope_parameters") or {}
+        config = self.checkpoint.config
+        rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
         if limit is None:
             longest = _LONGEST
-        elif longest == -1 and rope.get("rope_type") in ("longrope", "su"):
-            # vLLM would take the length before scaling.
+        elif longest == -1 and "long_factor" in rope:
+            # Of LongRoPE vLLM would take the length before scaling.
             longest = limit
 
         arguments = {
@@ -138,17 +137,19 @@ class Vllm(CheckpointEngine, ServerEngine):
             "revision": self.checkpoint.commit,
             "dtype": self.dtype(),
             "max_model_len": longest,
-            "hf_overrides": self.vllm_overrides(),
+            "hf_overrides": self.spec.get("hf_overrides"),
             "enforce_eager": self.device() == "cpu",
             # Ids go in and out; only the marks of a thought are looked up in a tokenizer.
             "skip_tokenizer_init": not self._reasoning(),
             "reasoning_config": self._reasoning(),
             "generation_config": "vllm",
         }
-        if "vision_config" in self.config:
+        if "vision_config" in config:
             arguments["language_model_only"] = True
         # What the model's file says wins.
-        arguments |= self.given(_KEYS["vllm_arguments"])
+        arguments |= self.given(
+            ("tensor_parallel_size", "pipeline_parallel_size", "trust_remote_code")
+        )
         arguments |= self._engine_args
         arguments.pop("batch_invariant", None)  # see `variables`
         return arguments

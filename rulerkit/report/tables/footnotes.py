@@ -14,7 +14,7 @@ from rulerkit.scoring.summary import tally
 from rulerkit.store.cells import Cell
 from rulerkit.store.comparable import snapshot_notes
 
-_FACTS = "gpu tensor_parallel_size pipeline_parallel_size device strategy rulerkit commit python"
+_FACTS = "gpu tensor_parallel_size pipeline_parallel_size device rulerkit commit python"
 """What of an environment footnotes mention, before the versions of packages."""
 
 _SMALL_FRAME = 0.02
