@@ -2,7 +2,7 @@
 
 `everything` scores all answers of a run, and `boards` makes the tables. The paper's rows are as
 printed, whatever stands beside them: scores and averages are at its six lengths, and a model of
-ours that lacks one of them has no average and no rank.
+ours that lacks one of them has no average. Ranks are the paper's own.
 """
 
 import math
@@ -14,8 +14,7 @@ import pandas as pd
 from rulerkit.common.errors import listed, remark
 from rulerkit.common.lengths import length_name
 from rulerkit.common.render import render
-from rulerkit.generation.tasks.base import PROTOCOLS
-from rulerkit.report.paper import PAPER_EXAMPLES, PAPER_LENGTHS, UPSTREAM, departures, listed_rows
+from rulerkit.report.paper import PAPER_EXAMPLES, PAPER_LENGTHS, UPSTREAM, listed_rows
 from rulerkit.report.tables.footnotes import footnotes
 from rulerkit.report.tables.models import board_rows, models_text, origin, thresholds_text
 from rulerkit.report.tables.notes import cell_notes, model_notes, names_of, number_range
@@ -63,9 +62,8 @@ class Board(NamedTuple):
     source ('ours', 'paper v3', 'upstream' or 'authors'), run, model, aligned, baseline (a row of
     the threshold), origin (what stands behind the name), claimed_length, effective_length,
     effective_set, threshold (NaN where there is none), avg, wavg_inc, wavg_dec with avg_low,
-    avg_high ..., rank_inc, rank_dec (of ours: their place among the paper's models, where the two
-    can be compared), and for each length 4K, 4K_low, 4K_high, 4K_have (what there is of an
-    incomplete score).
+    avg_high ..., rank_inc, rank_dec (of the paper's models alone), and for each length 4K, 4K_low,
+    4K_high, 4K_have (what there is of an incomplete score).
     """
 
     number: str
@@ -118,7 +116,7 @@ def boards(scores: "pd.DataFrame | None" = None) -> list[Board]:
         summary = summaries[SINGLE_TASKS.get(category, "all")]
         if summary is not None:
             summary = summary.of(our_category)
-            rows = pd.concat([rows, _our_rows(summary, rows)])
+            rows = pd.concat([rows, _our_rows(summary)])
         rows = rows[rows["aligned"].str.contains(aligned)].reindex(columns=_COLUMNS)
 
         order = "wavg_dec"
@@ -156,24 +154,11 @@ def _origin(row: "pd.Series[Any]") -> str:
     return "(base)" if row["aligned"] == "base" and "base" not in row["model"] else ""
 
 
-def _our_rows(summary: Summary, listed: "pd.DataFrame") -> "pd.DataFrame":
-    """Our rows of a table, with their ranks among the paper's models of the same alignment, by
-    averages as they are printed. Readers, adaptive runs and those with another protocol or
-    synthetic texts have no rank."""
+def _our_rows(summary: Summary) -> "pd.DataFrame":
+    """Our rows of a table."""
     rows = board_rows(summary, ["score", "low", "high", "have"])
-    cells = summary.cells[summary.cells["n"] > 0]
-    is_other = departures(cells)["protocol"] & cells["protocol"].isin(PROTOCOLS)
-    other_protocol = is_other.groupby([cells["run"], cells["model"]]).any()
-    rows = rows.join(other_protocol.rename("other_protocol"), on=["run", "model"])
-
-    special = ["stand_in", "reader", "adaptive", "other_protocol"]
-    has_rank = ~rows[special].astype(bool).any(axis=1)
-    papers = listed[listed["source"].str.startswith("paper")]
-    for average, rank in RANKS.items():
-        places = []
-        for aligned, value in zip(rows["aligned"], rows[average].round(1), strict=True):
-            places.append(1 + (papers.loc[papers["aligned"] == aligned, average] > value).sum())
-        rows[rank] = pd.Series(places, rows.index, float).where(has_rank & rows[average].notna())
+    # Their ranks are among each other, not among the paper's models.
+    rows = rows.drop(columns=[*RANKS.values()])
     rows["origin"] = [origin(row, OURS, row["run"]) for _, row in rows.iterrows()]
     return rows.assign(model=names_of(rows), source=OURS, baseline=False)
 
@@ -196,7 +181,7 @@ def _notes(rows: "pd.DataFrame") -> list[str]:
     if rows["threshold"].notna().any():
         lines.append(
             f"Effective (and marked): at least {thresholds_text(rows)}, Llama2-7B at 4K. Ranks are "
-            "among the paper's models, of what has its protocol and texts."
+            "the paper's."
         )
     return lines
 
@@ -213,9 +198,12 @@ def _our_notes(rows: "pd.DataFrame", summary: Summary) -> list[str]:
 
     if number_range(cells["n"]) != str(PAPER_EXAMPLES):
         lines.append(f"The paper has {PAPER_EXAMPLES} examples per task and length.")
-    departed = departures(cells)
-    for what in ("protocol", "tokenizer"):
-        if departed[what].any():
-            who = listed(names[departed[what]].unique(), 6)
+    departures = {
+        "protocol": cells["protocol"] != "paper",
+        "tokenizer": cells["tokenizer"] == "builtin",
+    }
+    for what, is_so in departures.items():
+        if is_so.any():
+            who = listed(names[is_so].unique(), 6)
             lines.append(f"Another {what} than the paper's: {who}.")
     return lines + model_notes(summary.models) + cell_notes(cells, marked=True)
