@@ -346,20 +346,18 @@ def test_each_panel_of_a_figure_of_ones_own_has_its_note():
         plots.series_by_length(panels_frame().query("panel == 'QA'"), ax=axes[0])
 
 
-def test_parts_without_an_item_are_grey_and_leave_gaps():
+def test_parts_without_an_item_are_grey():
     depths = pd.DataFrame({"depth": [5.0, 15.0, 95.0], "recalled": 1.0, "index": range(3)})
     about = {"run": "r", "model": "m", "label": "m", "task": "vt", "category": "vt", "length": 4096}
     bins = by_bin(depths.assign(**about))
-    (axes,) = plots.depth_map(bins, "vt")
+    (axes,) = plots.depth_map(bins)
     assert axes.collections[0].get_array()[:, 0].tolist() == [100, 100, *[None] * 7, 100]
     assert "hatched: fewer than 5 items" in axes.figure.get_supxlabel()
     axes.figure.canvas.draw()
     assert axes.collections[1].get_edgecolor()[0, 3] == 1
-    (axes,) = plots.recall_by_depth(bins)
-    assert np.isnan(axes.get_lines()[0].get_ydata()).tolist() == [False] * 2 + [True] * 7 + [False]
     repeated = pd.concat([bins, bins.assign(run="r-repeat2")])
-    for panels in (plots.depth_map(repeated, "vt"), plots.recall_by_depth(repeated)):
-        assert [axes.get_title() for axes in panels] == ["m [r]\nVT", "m [r-repeat2]\nVT"]
+    titles = [axes.get_title() for axes in plots.depth_map(repeated)]
+    assert titles == ["m [r]\nVT", "m [r-repeat2]\nVT"]
 
 
 def test_failures_stand_in_groups_with_their_intervals():
@@ -429,8 +427,7 @@ def figures(tmp_path_factory):
             four, "label", note=note, published=grey, columns=4
         ),
         "scores_over_models": lambda: plots.scores_over_models(thirteen, 85.6, note=note),
-        "recall_by_depth": lambda: plots.recall_by_depth(bins, note),
-        "depth_map": lambda: plots.depth_map(bins, "vt", note),
+        "depth_map": lambda: plots.depth_map(bins, note),
         "tasks_by_length": lambda: plots.tasks_by_length(summary.cells, note=note),
         "failures_by_length": lambda: plots.failures_by_length(shares, note),
     }
@@ -451,7 +448,7 @@ def ground_of(text):
 
 
 PRINTED = ("score_by_length", "claimed_and_effective", "depth_map", "tasks_by_length")
-OTHERS = ("series_by_length", "scores_over_models", "recall_by_depth", "failures_by_length")
+OTHERS = ("series_by_length", "scores_over_models", "failures_by_length")
 
 
 @pytest.mark.parametrize(

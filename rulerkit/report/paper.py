@@ -102,7 +102,7 @@ def published_scores(
     scores: dict[str, dict[int, float]] = {}
     for slug in [models] if isinstance(models, str) else models:
         check_known("model with published scores", slug, printed.index)
-        row = printed.loc[slug]
+        row: Any = printed.loc[slug]
         by_length: Any = row[[*PAPER_LENGTHS]].dropna().astype(float).to_dict()
         scores[row["model"]] = by_length
     return scores

@@ -16,7 +16,6 @@ from rulerkit.report.plots.canvas import PrintFigure as PrintFigure
 from rulerkit.report.plots.canvas import Threshold as Threshold
 from rulerkit.report.plots.canvas import style as style
 from rulerkit.report.plots.depth import depth_map as depth_map
-from rulerkit.report.plots.depth import recall_by_depth as recall_by_depth
 from rulerkit.report.plots.failures import failures_by_length as failures_by_length
 from rulerkit.report.plots.grids import correlation_heatmap as correlation_heatmap
 from rulerkit.report.plots.grids import tasks_by_length as tasks_by_length
