@@ -1,4 +1,4 @@
-"""Scores over length, a line for each model or series, and over models."""
+"""Scores over length, a line for each model or series."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -17,7 +17,6 @@ from rulerkit.report.plots.canvas import (
     BEYOND_DASHES,
     DASHES,
     GREY_LINE,
-    Threshold,
     add_legend,
     draw_in,
     length_ticks,
@@ -41,7 +40,7 @@ MODELS = ("label", "name")
 
 def score_by_length(
     lengths: "pd.DataFrame",
-    threshold: Threshold = None,
+    threshold: Mapping[str, float] = {},
     note: str = "",
     category: str = "all",
     published: str | Sequence[str] = (),
@@ -50,11 +49,17 @@ def score_by_length(
     """Score over length, a line per model with its intervals as bars.
 
     `lengths` is `Summary.lengths`, of which the rows of `category` are drawn; a length without a
-    complete score is a gap. `threshold` is drawn dashed: one number, or several with their names
-    (see `thresholds`). `published` names models of the paper, whose printed scores are drawn in
+    complete score is a gap. `threshold` gives levels that are drawn dashed, by their names (see
+    `thresholds`). `published` names models of the paper, whose printed scores are drawn in
     grey (see `paper.published_scores`).
     """
-    rows = means_of(lengths, category, "score_by_length")
+    check_columns(lengths, ["label", "category", "length", "score"], "score_by_length")
+    rows = lengths[lengths["category"] == category]
+    if rows.empty:
+        raise UserError(
+            f"no scores of category {category!r} to draw: give `lengths` of a summary that has some"
+        )
+    rows = rows.assign(name=names_of(rows))
     printed = {"": published_scores(published, category)}
     (axes,) = series_by_length(
         rows, "name", threshold=threshold, note=note, published=printed, ax=ax
@@ -67,7 +72,7 @@ def series_by_length(
     series: str = "series",
     dashed_beyond: Mapping[str, float] = {},
     flat: Mapping[str, str] = {},
-    threshold: Threshold = None,
+    threshold: Mapping[str, float] = {},
     note: str = "",
     published: Mapping[str, Printed] = {},
     columns: int = 2,
@@ -101,7 +106,7 @@ def series_by_length(
     height = 1.3 if columns > 2 else 1.7
     shared: Any = {"series": most, "threshold": threshold, "shown": frame, "sharey": True, "ax": ax}
     with draw_in(len(groups), columns, height, *notes, note, sharex="col", **shared) as drawn:
-        looks = _looks_of_models(groups, series) if series in MODELS else {}
+        looks = _looks_of_models(frame, series) if series in MODELS else {}
         for i, (axes, (_, title, rows)) in enumerate(zip(drawn, groups, strict=True)):
             if series not in MODELS:
                 looks = _looks_of_tasks(frame, rows, series, flat)
@@ -134,25 +139,19 @@ def _groups(
     return groups
 
 
-def _looks_of_models(
-    groups: Sequence[tuple[str, str, "pd.DataFrame"]], series: str
-) -> dict[str, dict[str, Any]]:
-    """The look of each line of a model, in a second run of it with other dashes."""
-    panels = []
-    for *_, rows in groups:
-        panels.append(dict(zip(rows[series], rows.get("model", rows[series]), strict=True)))
+def _looks_of_models(rows: "pd.DataFrame", series: str) -> dict[str, dict[str, Any]]:
+    """The look of each line of a model. Lines of the same colour and marker, such as those of two
+    runs of one model, differ by their dashes."""
     looks = dict[str, dict[str, Any]]()
-    for model in sorted({model for panel in panels for model in panel.values()}):
-        beside = {other for panel in panels if model in panel.values() for other in panel.values()}
-        looks[model] = look_of(model, [looks[other] for other in beside if other in looks])
-
-    runs = Counter[str]()
-    of_lines = dict[str, dict[str, Any]]()
-    for name, model in [line for panel in panels for line in panel.items()]:
-        if str(name) not in of_lines:
-            of_lines[str(name)] = looks[model] | {"linestyle": DASHES[runs[model] % len(DASHES)]}
-            runs[model] += 1
-    return of_lines
+    alike = Counter[tuple[str, str]]()
+    lines = rows.drop_duplicates(series)
+    models = lines.get("model", lines[series])
+    for name, model in zip(lines[series], models, strict=True):
+        look = look_of(model)
+        same = (look["color"], look["marker"])
+        looks[str(name)] = look | {"linestyle": DASHES[alike[same] % len(DASHES)]}
+        alike[same] += 1
+    return looks
 
 
 def _looks_of_tasks(
@@ -376,45 +375,3 @@ def thresholds(models: "pd.DataFrame") -> dict[str, float]:
     judged = judged[judged["threshold_of"] == PAPERS_THRESHOLD]
     kinds = zip(judged["aligned"], judged["threshold"], strict=True)
     return {f"Llama2-7B ({kind}) at 4K": float(value) for kind, value in kinds}
-
-
-def means_of(lengths: Any, category: str, who: str) -> pd.DataFrame:
-    """The rows of a category of `Summary.lengths`, for the figure `who`, with the names of their
-    models."""
-    check_columns(lengths, ["label", "category", "length", "score"], who)
-    rows = lengths[lengths["category"] == category]
-    if rows.empty:
-        raise UserError(
-            f"no scores of category {category!r} to draw: give `lengths` of a summary that has some"
-        )
-    named: pd.DataFrame = rows.assign(name=names_of(rows))
-    return named
-
-
-def scores_over_models(
-    lengths: "pd.DataFrame",
-    threshold: Threshold = None,
-    category: str = "all",
-    note: str = "",
-    ax: "Axes | None" = None,
-) -> "Axes":
-    """Score over models, such as the checkpoints of one run, a line per length with its intervals.
-
-    `lengths` is `Summary.lengths`; models stand in the order in which they come. A length without a
-    complete score is a gap.
-    """
-    rows = means_of(lengths, category, "scores_over_models")
-    names = list(dict.fromkeys(rows["name"]))
-    about = mean_words(rows)
-    with draw_in(
-        1, 1, 1.7, note, about, ax=ax, series=len(names), threshold=threshold, shown=rows
-    ) as (axes,):
-        for i, (length, line) in enumerate(rows.groupby("length")):
-            x = line["name"].map(names.index) + 0.04 * i
-            line_with_bars(axes, x, line, length_name(int(str(length))), properties_of(i))
-        ticks = [wrapped(name, 34) for name in names]
-        axes.set_xticks(range(len(names)), ticks, rotation=35, ha="right", rotation_mode="anchor")
-        axes.set(ylim=(0, 102), ylabel="Score (%)")
-        handles, lines = axes.get_legend_handles_labels()
-        add_legend(axes, dict(zip(lines, handles, strict=True)), of_figure=ax is None)
-    return axes
