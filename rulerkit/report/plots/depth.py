@@ -26,7 +26,7 @@ def depth_map(bins: "pd.DataFrame", note: str = "") -> "list[Axes]":
     with draw_in(len(groups), columns, 1.8, *notes, series=series, shown=bins) as panels:
         for axes, ((name, task), rows) in zip(panels, groups, strict=True):
             edges = ["depth_from", "depth_to"]
-            fields = _all_bins(rows).pivot(index=edges, columns="length")
+            fields: Any = _all_bins(rows).pivot(index=edges, columns="length")
             scores = fields["score"].rename(columns=length_name)
             scores.index = [f"{start:.0f}–{end:.0f}" for start, end in scores.index]
             heatmap(axes, scores, scores.map("{:.0f}".format).replace("nan", ""))
