@@ -13,6 +13,7 @@ from typing import NamedTuple
 from rulerkit.common import escape
 from rulerkit.common.errors import check_type
 from rulerkit.generation.example import ROLES, Example, Piece
+from rulerkit.generation.generate import Examples
 
 _HEAD, _TAIL = 260, 180
 """Characters shown at the start and the end of a long stretch."""
@@ -63,7 +64,7 @@ def parts(example: Example) -> list[list[Part]]:
     return [_shortened(stretch) for stretch in stretches if any(piece.text for piece in stretch)]
 
 
-def show(*examples: Example | Sequence[Example]) -> Html:
+def show(*examples: Example | list[Example] | Examples) -> Html:
     """Examples in colours, for a notebook: legend, then each with its budget and its references.
     Of a list of examples, such as `rk.generate` gives, each is shown."""
     legend = " ".join(_span(role.replace("_", " "), role) for role in ROLES)
@@ -76,7 +77,7 @@ def show(*examples: Example | Sequence[Example]) -> Html:
     shown = [f'<div style="margin:.3em 0">{legend}</div>']
     each = list[Example]()
     for given in examples:
-        each += given if isinstance(given, Sequence) else [given]
+        each += given if isinstance(given, list | Examples) else [given]
     takes = "examples, such as `rk.generate(...)` or `rk.example_of(row)`"
     for example in each:
         check_type(example, Example, "show", takes)
