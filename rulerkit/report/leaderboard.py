@@ -16,32 +16,29 @@ from rulerkit.common.lengths import length_name
 from rulerkit.common.render import render
 from rulerkit.report.paper import PAPER_EXAMPLES, PAPER_LENGTHS, UPSTREAM, listed_rows
 from rulerkit.report.tables.footnotes import footnotes
-from rulerkit.report.tables.models import board_rows, models_text, origin, thresholds_text
+from rulerkit.report.tables.models import board_rows, models_text, thresholds_text
 from rulerkit.report.tables.notes import cell_notes, model_notes, names_of, number_range
 from rulerkit.scoring.effective_length import THRESHOLDS
 from rulerkit.scoring.scores import THIRTEEN, score
-from rulerkit.scoring.summary import AVERAGES, RANKS, Summary, summarize
+from rulerkit.scoring.summary import AVERAGES, CATEGORIES, RANKS, Summary, summarize
 from rulerkit.store.cells import read_cells
 from rulerkit.store.comparable import check_same
 
 if TYPE_CHECKING:
     from rulerkit.evaluation.study import Study
 
-TABLES: dict[str, tuple[str, str, str]] = {
-    "3": ("all13", "chat", "the thirteen tasks, chat models"),
-    "10": ("passkey", "", "passkey retrieval (niah_single_1)"),
-    "11": ("vanilla_niah", "", "vanilla needle in a haystack (niah_single_2)"),
-    "12": ("all13", "base", "the thirteen tasks, base models"),
-    "13": ("niah", "", "the eight retrieval tasks"),
-    "14": ("vt", "", "multi-hop tracing (vt)"),
-    "15": ("aggregation", "", "aggregation (cwe, fwe)"),
-    "16": ("qa", "", "question answering (qa_1, qa_2)"),
+TABLES: dict[str, tuple[str, str, str, str]] = {
+    "3": ("all13", "all", "chat", "the thirteen tasks, chat models"),
+    "10": ("passkey", "niah_single_1", "", "passkey retrieval (niah_single_1)"),
+    "11": ("vanilla_niah", "niah_single_2", "", "vanilla needle in a haystack (niah_single_2)"),
+    "12": ("all13", "all", "base", "the thirteen tasks, base models"),
+    "13": ("niah", "niah", "", "the eight retrieval tasks"),
+    "14": ("vt", "vt", "", "multi-hop tracing (vt)"),
+    "15": ("aggregation", "aggregation", "", "aggregation (cwe, fwe)"),
+    "16": ("qa", "qa", "", "question answering (qa_1, qa_2)"),
 }
-"""The paper's numbers of its tables: category, alignment ('' for both), title."""
-JUDGED = {"all13": "all", "niah": "niah", "vt": "vt", "aggregation": "aggregation", "qa": "qa"}
-"""The paper's categories that have thresholds, by the name of ours."""
-SINGLE_TASKS = {"passkey": "niah_single_1", "vanilla_niah": "niah_single_2"}
-"""The categories of Tables 10 and 11, which have no thresholds, by their task."""
+"""The paper's numbers of its tables: its category, ours (or a task, which has no threshold),
+alignment ('' for both), title."""
 OURS = "ours"
 
 _LENGTHS = [length_name(length) for length in PAPER_LENGTHS]
@@ -67,7 +64,6 @@ class Board(NamedTuple):
     """
 
     number: str
-    category: str
     title: str
     rows: "pd.DataFrame"
     notes: Sequence[str]
@@ -80,7 +76,7 @@ class Board(NamedTuple):
 
         # Tables 10 and 11 have no threshold, and no weighted averages.
         columns = ["claimed_length", *_LENGTHS, "avg"]
-        if self.category in JUDGED:
+        if self.rows["threshold"].notna().any():
             columns = ["claimed_length", "effective_length", *_LENGTHS, *AVERAGES]
         rows = self.rows.assign(group=self.rows["aligned"] + self.rows["baseline"].astype(str))
         text = models_text(rows, columns, format, self.notes)
@@ -103,25 +99,22 @@ def everything(study: "Study") -> "pd.DataFrame | None":
 def boards(scores: "pd.DataFrame | None" = None) -> list[Board]:
     """All tables. `scores` are rows of `score`, None or empty for the paper alone; the lines of
     `scores.attrs["notes"]`, as `everything` sets it, stand below the tables that have ours."""
-    summaries = {"all": _summary(scores, THIRTEEN)}
-    for task in SINGLE_TASKS.values():
-        summaries[task] = _summary(scores, [task])
-
+    whole = _summary(scores, THIRTEEN)
     tables = []
-    for number, (category, aligned, title) in TABLES.items():
-        our_category = JUDGED.get(category, "all")
+    for number, (category, ours, aligned, title) in TABLES.items():
+        has_threshold = ours in CATEGORIES
         rows = listed_rows("v3", category)
         rows = rows.rename(columns=dict(zip(PAPER_LENGTHS, _LENGTHS, strict=True)))
         rows["origin"] = [_origin(row) for _, row in rows.iterrows()]
-        summary = summaries[SINGLE_TASKS.get(category, "all")]
+        summary = whole if has_threshold else _summary(scores, [ours])
         if summary is not None:
-            summary = summary.of(our_category)
+            summary = summary.of(ours if has_threshold else "all")
             rows = pd.concat([rows, _our_rows(summary)])
         rows = rows[rows["aligned"].str.contains(aligned)].reindex(columns=_COLUMNS)
 
         order = "wavg_dec"
-        if category in JUDGED:
-            limits = {kind: limits[our_category] for kind, limits in THRESHOLDS.items()}
+        if has_threshold:
+            limits = {kind: limits[ours] for kind, limits in THRESHOLDS.items()}
             rows["threshold"] = rows["aligned"].map(limits)
         else:
             order = "avg"
@@ -135,7 +128,7 @@ def boards(scores: "pd.DataFrame | None" = None) -> list[Board]:
         notes = _notes(rows)
         if summary is not None and scores is not None and (rows["source"] == OURS).any():
             notes += [*_our_notes(rows, summary), *scores.attrs.get("notes", ())]
-        tables.append(Board(number, category, title, rows, notes))
+        tables.append(Board(number, title, rows, notes))
     return tables
 
 
@@ -159,8 +152,9 @@ def _our_rows(summary: Summary) -> "pd.DataFrame":
     rows = board_rows(summary, ["score", "low", "high", "have"])
     # Their ranks are among each other, not among the paper's models.
     rows = rows.drop(columns=[*RANKS.values()])
-    rows["origin"] = [origin(row, OURS, row["run"]) for _, row in rows.iterrows()]
-    return rows.assign(model=names_of(rows), source=OURS, baseline=False)
+    return rows.assign(
+        model=names_of(rows), source=OURS, baseline=False, origin=f"({OURS}, " + rows["run"] + ")"
+    )
 
 
 # --- notes below a table --------------------------------------------------------------------------
@@ -206,4 +200,4 @@ def _our_notes(rows: "pd.DataFrame", summary: Summary) -> list[str]:
         if is_so.any():
             who = listed(names[is_so].unique(), 6)
             lines.append(f"Another {what} than the paper's: {who}.")
-    return lines + model_notes(summary.models) + cell_notes(cells, marked=True)
+    return lines + model_notes(summary.models) + cell_notes(cells)
