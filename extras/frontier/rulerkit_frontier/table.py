@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rulerkit.common.lengths import length_name
 from rulerkit.common.render import Field, render
-from rulerkit.report.tables.notes import names_of
+from rulerkit.report.tables.notes import names_of, texts_notes
 from rulerkit.scoring.effective_length import OWN_SHARE
 from rulerkit.scoring.summary import texts_words
 from rulerkit_frontier.scores import ABSOLUTE, LEAST_BASE, FrontierSummary, as_frontier, frontier
@@ -61,12 +61,11 @@ def frontier_text(summary: FrontierSummary, format: str = "text", notes: Iterabl
         f"longest with a mean of at least {ABSOLUTE:g}; frontier: the shorter of the two, none "
         f"where the mean is below {LEAST_BASE:g}; in brackets all that the {percent} intervals "
         "cannot rule out.",
+        *texts_notes(summary.cells),
         "other form: share of answers that hold all that is right at their end, in a form that is "
         "not judged as right; `rk.failures` shows them.",
         *notes,
     ]
-    if texts := table.attrs["texts"]:
-        rules.append(f"Not comparable with the paper: {texts}.")
     return render(table.map(Field), format, rules)
 
 

@@ -45,6 +45,12 @@ def unusual(cells: pd.DataFrame) -> "dict[str, pd.Series[bool]]":
     return facts
 
 
+def texts_notes(frame: pd.DataFrame) -> list[str]:
+    """The line below a table that says what the texts are where they are not the paper's."""
+    words = texts_words(frame)
+    return [f"Not comparable with the paper: {words}."] if words else []
+
+
 def cell_notes(cells: pd.DataFrame) -> list[str]:
     """What a reader of a table must know of the cells of a summary that it shows: one line each.
     Names of models are listed where a fact holds for some of them."""
