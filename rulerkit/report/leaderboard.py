@@ -103,7 +103,7 @@ def boards(scores: "pd.DataFrame | None" = None) -> list[Board]:
     tables = []
     for number, (category, ours, aligned, title) in TABLES.items():
         has_threshold = ours in CATEGORIES
-        rows = listed_rows("v3", category)
+        rows = listed_rows(category)
         rows = rows.rename(columns=dict(zip(PAPER_LENGTHS, _LENGTHS, strict=True)))
         rows["origin"] = [_origin(row) for _, row in rows.iterrows()]
         summary = whole if has_threshold else _summary(scores, [ours])

@@ -38,16 +38,16 @@ _DATA = Path(__file__).parents[1] / "data" / "paper"
 
 
 @cache
-def _table(name: str) -> "pd.DataFrame":
-    """One of the files: scores, summary, models (the 40 checkpoints of both versions), leaderboard
-    (upstream's list)."""
+def printed_table(name: str) -> "pd.DataFrame":
+    """One of the files as it is: scores, summary, models (the 40 checkpoints of both versions),
+    or leaderboard (upstream's list)."""
     # Only an empty field is missing: a model could be called "NA" or "None".
     return pd.read_csv(_DATA / f"{name}.csv", keep_default_na=False, na_values=[""])
 
 
 def _rows_of(name: str, version: str, category: str | None) -> "pd.DataFrame":
     check_known("version of the paper", version, VERSIONS)
-    rows = _table(name).query("paper_version == @version")
+    rows = printed_table(name).query("paper_version == @version")
 
     if category is not None:
         # Our summaries say 'all' for what the paper's files call 'all13'.
@@ -71,12 +71,6 @@ def paper_summary(version: str = "v3", category: str | None = None) -> "pd.DataF
     return _rows_of("summary", version, category)
 
 
-def printed_models() -> "pd.DataFrame":
-    """The models of version 3 as printed in its Table 4: the columns of models.csv."""
-    rows = _table("models")
-    return rows[rows["paper_versions"].str.contains("v3")].reset_index(drop=True)
-
-
 def printed_tasks() -> "pd.DataFrame":
     """The settings of the thirteen tasks as printed in Table 5, as texts: the columns of
     tasks.csv."""
@@ -84,10 +78,10 @@ def printed_tasks() -> "pd.DataFrame":
 
 
 @cache
-def _printed(version: str, category: str) -> "pd.DataFrame":
+def _printed(category: str) -> "pd.DataFrame":
     """`paper_summary` with the scores under their lengths as integers."""
-    scores = paper_scores(version, category).pivot(index="slug", columns="length", values="score")
-    return paper_summary(version, category).join(scores, on="slug")
+    scores = paper_scores("v3", category).pivot(index="slug", columns="length", values="score")
+    return paper_summary("v3", category).join(scores, on="slug")
 
 
 def published_scores(
@@ -98,7 +92,7 @@ def published_scores(
 
     Raises UserError for a model that the table of the category does not have.
     """
-    printed = _printed("v3", category).set_index("slug")
+    printed = _printed(category).set_index("slug")
     scores: dict[str, dict[int, float]] = {}
     for slug in [models] if isinstance(models, str) else models:
         check_known("model with published scores", slug, printed.index)
@@ -111,7 +105,7 @@ def published_scores(
 # --- all models of a table ------------------------------------------------------------------------
 
 
-def listed_rows(version: str = "v3", category: str = "all13") -> "pd.DataFrame":
+def listed_rows(category: str = "all13") -> "pd.DataFrame":
     """The paper's rows of a table in its order and, for the thirteen tasks, those of upstream's
     list that the paper does not have: `source` is 'paper v3', 'upstream', or 'authors' where the
     list marks a row as reported by the model's authors.
@@ -121,7 +115,7 @@ def listed_rows(version: str = "v3", category: str = "all13") -> "pd.DataFrame":
     ranks as numbers. Averages and effective lengths of upstream's list follow from its scores;
     `note` says where it prints others.
     """
-    rows = _printed(version, category).assign(source=f"paper {version}")
+    rows = _printed(category).assign(source="paper v3")
     rows["baseline"] = rows[[*PAPER_LENGTHS]].isna().any(axis=1)
     effective = rows["effective_length"].fillna("").str.upper()
     rows["effective_length"] = effective.replace("-", "")
@@ -139,7 +133,7 @@ def _upstream_only(papers: "pd.DataFrame") -> "pd.DataFrame":
     """Rows of upstream's list that are not among the paper's."""
     lengths: list[Any] = [*PAPER_LENGTHS]
     names = {f"score_{length_name(n)}": n for n in lengths}
-    listed = _table("leaderboard").rename(columns={**names, "reported_by": "source"})
+    listed = printed_table("leaderboard").rename(columns={**names, "reported_by": "source"})
     listed = listed.drop(columns=[*AVERAGES, *RANKS.values()])
 
     # The list spells some models otherwise than the paper: six equal scores are the same model.

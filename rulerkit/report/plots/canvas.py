@@ -1,6 +1,5 @@
 """What all figures share: the style, the panels with their note, the look of lines and legends."""
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import product
@@ -12,7 +11,6 @@ import pandas as pd
 
 from rulerkit.common.errors import UserError
 from rulerkit.common.json_text import digest
-from rulerkit.common.lengths import length_name
 from rulerkit.common.model_files import is_known_model, read_spec
 from rulerkit.common.paths import missing_extra
 from rulerkit.scoring.summary import texts_words
@@ -207,15 +205,6 @@ def task_names(tasks: Iterable[str], labels: Mapping[str, str]) -> list[str]:
     """How a figure names tasks: as `labels` says, else as the paper does."""
     names = {**TASK_NAMES, **labels}
     return [names.get(task, task) for task in tasks]
-
-
-def length_ticks(axes: "Axes", lengths: Iterable[int]) -> list[str]:
-    """The names of lengths; of every second one ... where they are too long for the axes. The
-    longest length always has its name."""
-    names = list(map(length_name, lengths))
-    step = math.ceil(len(names) * (max(map(len, names)) + 0.5) / letters_in(axes))
-    last = len(names) - 1
-    return ["" if (last - i) % step else name for i, name in enumerate(names)]
 
 
 def set_title(axes: "Axes", *lines: Any, loc: Any = "center", pad: float = 4) -> None:

@@ -1,5 +1,6 @@
 """Scores over length, a line for each model or series."""
 
+import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from itertools import product
@@ -19,7 +20,7 @@ from rulerkit.report.plots.canvas import (
     GREY_LINE,
     add_legend,
     draw_in,
-    length_ticks,
+    letters_in,
     look_of,
     properties_of,
     set_title,
@@ -220,13 +221,6 @@ def _name_panels(
         set_title(axes, title or model, loc="left", pad=pad)
 
 
-def mean_words(rows: "pd.DataFrame") -> str:
-    """`mean of 3 tasks`, where the means drawn are over some of the benchmark's tasks."""
-    if "whole" not in rows or rows["whole"].all():
-        return ""
-    return f"mean of {counted(rows['tasks'].max(), 'task')}"
-
-
 def _notes_of_lines(
     frame: "pd.DataFrame",
     series: str,
@@ -234,7 +228,9 @@ def _notes_of_lines(
     published: Mapping[str, Printed],
 ) -> list[str]:
     """What a reader must know of the lines: it stands below them, not in the caption alone."""
-    notes = [mean_words(frame)]
+    notes = []
+    if "whole" in frame and not frame["whole"].all():
+        notes.append(f"mean of {counted(frame['tasks'].max(), 'task')}")
     beyond = frame["length"] > frame[series].map(dashed_beyond).astype(float)
     if beyond.any():
         notes.append("dashed: beyond the training length")
@@ -253,8 +249,8 @@ def _lines(
     dashed_beyond: Mapping[str, float],
     flat: Collection[str],
 ) -> None:
-    """A line per series over length. One level line is what copying the beginning of the context
-    scores."""
+    """A line per series over length with its intervals as bars, dashed and hollow beyond the
+    training length. One level line is what copying the beginning of the context scores."""
     names = list(dict.fromkeys(rows[series].astype(str)))
     for i, name in enumerate(names):
         line = rows[rows[series].astype(str) == name].sort_values("length")
@@ -264,10 +260,22 @@ def _lines(
             axes.axhspan(low, high, color=color, alpha=0.15, linewidth=0, zorder=0.5)
             axes.axhline(score, color=color, linestyle=dashes, label=name, zorder=2)
             continue
-        # bars of several lines stand side by side
+
+        # Bars of several lines stand side by side, below them, and pale enough to lie on others.
+        look = looks[name]
         shift = (i - (len(names) - 1) / 2) * min(0.03, 0.15 / len(names))
-        x, beyond = line["length"] * 2**shift, dashed_beyond.get(name, np.inf)
-        line_with_bars(axes, x, line, name, looks[name], beyond)
+        x = line["length"] * 2**shift
+        bars: Any = {"linewidth": 0.7, "alpha": 0.55, "zorder": 2}
+        axes.vlines(x, line["low"], line["high"], look["color"], **bars)
+
+        inside = line["length"] <= dashed_beyond.get(name, np.inf)
+        if not inside.all():
+            hollow = {"markerfacecolor": axes.get_facecolor(), "markeredgewidth": 0.8}
+            dashed = {**look, **hollow, "linestyle": BEYOND_DASHES}
+            # From the last point within it on: below the solid line dashes would show at its edge.
+            outside = ~(inside & inside.shift(-1, fill_value=True))
+            axes.plot(x, line["score"].where(outside), clip_on=False, zorder=2.9, **dashed)
+        axes.plot(x, line["score"].where(inside), label=name, clip_on=False, zorder=3, **look)
 
     if "copied" in rows and rows["copied"].notna().any():
         level = rows["copied"].mean()
@@ -283,38 +291,19 @@ def _grey_lines(axes: Axes, printed: Printed) -> None:
 
 
 def _length_axis(axes: Axes, lengths: Sequence[int]) -> None:
-    """Lengths double, so they stand at equal distances."""
+    """Lengths double, so they stand at equal distances. Where their names are too long for the axes
+    every second one ... has its name, and always the longest length."""
+    names = [length_name(length) for length in lengths]
+    step = math.ceil(len(names) * (max(map(len, names)) + 0.5) / letters_in(axes))
+    for i in range(len(names)):
+        if (len(names) - 1 - i) % step:
+            names[i] = ""
     axes.set_xscale("log", base=2)
-    axes.set_xticks(lengths, length_ticks(axes, lengths))
+    axes.set_xticks(lengths, names)
     margin = 1.1 * (lengths[-1] / lengths[0]) ** 0.05
     axes.set_xlim(lengths[0] / margin, lengths[-1] * margin)
     axes.minorticks_off()
     axes.set(ylim=(0, 102), yticks=range(0, 101, 20))
-
-
-def line_with_bars(
-    axes: Axes,
-    x: Any,
-    rows: "pd.DataFrame",
-    label: str,
-    properties: Mapping[str, Any],
-    beyond: float = np.inf,
-) -> None:
-    """A line with its intervals as bars, dashed and hollow beyond a length."""
-    # Intervals lie below the line, pale enough for several of them at one length.
-    axes.vlines(
-        x, rows["low"], rows["high"], properties["color"], linewidth=0.7, alpha=0.55, zorder=2
-    )
-
-    # Beyond a model's training length its line is dashed and hollow.
-    inside = rows["length"] <= beyond
-    if not inside.all():
-        hollow = {"markerfacecolor": axes.get_facecolor(), "markeredgewidth": 0.8}
-        dashed = {**properties, **hollow, "linestyle": BEYOND_DASHES}
-        # From the last point within it on: below the solid line dashes would be seen at its edge.
-        outside = ~(inside & inside.shift(-1, fill_value=True))
-        axes.plot(x, rows["score"].where(outside), clip_on=False, zorder=2.9, **dashed)
-    axes.plot(x, rows["score"].where(inside), label=label, clip_on=False, zorder=3, **properties)
 
 
 def series_table(frame: "pd.DataFrame") -> "pd.DataFrame":
