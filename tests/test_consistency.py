@@ -1,4 +1,4 @@
-"""Tables hold only cells whose results are defined alike, and footnotes name other environments."""
+"""Tables hold only cells whose results are defined alike."""
 
 import json
 import shutil
@@ -9,7 +9,6 @@ import pytest
 import rulerkit as rk
 from rulerkit.batch.batch_file import read_batch
 from rulerkit.cli.many_models import _print_leaderboard
-from rulerkit.report.tables import footnotes
 from rulerkit.store.cells import read_cells
 from rulerkit.store.comparable import check_same
 from tests.records import change_record
@@ -56,18 +55,6 @@ def result(field, value):
     return how
 
 
-def environment(*changes):
-    """Other surroundings: the last of them, and all of them where there are several."""
-
-    def how(record):
-        all_of_them = [record["environment"] | some for some in changes]
-        record["environment"] = all_of_them[-1]
-        if len(changes) > 1:
-            record["environments"] = all_of_them
-
-    return how
-
-
 REFUSED = [
     ("main/perfect/vt/2048", "seed", 43, "seed 42, perfect vt 2048 with 43"),
     ("main/perfect/vt/2048", "model.window", 7, "model.window null, perfect vt 2048 with 7"),
@@ -96,39 +83,18 @@ def test_cells_that_do_not_share_a_table(outputs, where, field, value, says):
     assert "\n" not in message
 
 
-def test_footnotes_name_what_differs_and_which_model_had_it(outputs):
-    moved = {"host": "elsewhere", "platform": "another", "path": "/moved"}
-    one = {"gpu": "H100", "git": "abc1234" + "0" * 33, "device": "cuda:0", **moved}
-    two = {"gpu": "A100", "git": "def5678" + "0" * 33 + "-dirty", "device": "cuda:1"}
-    change(outputs, "main/perfect/*/*", environment(moved))
-    assert footnotes(read_cells(outputs / "predictions/main")) == []
-    change(outputs, "main/perfect/*/*", environment(one))
-    change(outputs, "main/reader-1024/*/*", environment(two))
-    change(outputs, "main/reader-1024/vt/1024", environment({**two, "gpu": "H100"}, two))
-    assert footnotes(read_cells(outputs / "predictions/main")) == [
-        "Environments differ: gpu H100 (perfect reader, reader (1K window)), A100 (reader (1K "
-        "window)); commit abc1234 (perfect reader), def5678-dirty (reader (1K window))."
-    ]
-
-
-def test_report_and_score_refuse_to_mix_and_print_footnotes(outputs, rulerkit):
+def test_report_and_score_refuse_to_mix(outputs, rulerkit):
     main = outputs / "predictions/main"
-    change(outputs, "main/perfect/*/*", environment({"python": "3.99_x"}))
-    assert "\nEnvironments differ: python " in rulerkit("report", main).out
-    assert "Environments" not in rulerkit("report", main, "--format", "csv").out
     change(outputs, "main/perfect/niah_single_2/*", result("seed", 43))
     ended = rulerkit("report", main)
     assert (ended.status, ended.out, len(ended.lines)) == (2, "", 1)
     assert "perfect niah_single_2 1024 was made with seed 43, perfect vt 1024 with 42" in ended.err
     assert rulerkit("report", "--by", "task", main).status == 2
     change(outputs, "main/perfect/vt/*", result("seed", 43))
-    ended = rulerkit("report", "--by", "task", main)  # a table per model
-    assert ended.status == 0
-    assert "Environments" not in ended.out
+    assert rulerkit("report", "--by", "task", main).status == 0, "a table per model"
 
 
 def test_leaderboards_do_the_same(outputs, capsys):
-    change(outputs, "main/perfect/*/*", environment({"python": "3.99"}))
     main_results = {"notebook": "01_main_results", "parameters": {"tasks": TASKS}}
     parameters = {"lengths": LENGTHS, "num_examples": 2, "outputs": str(outputs)}
     keys = {"models": MODELS, "notebooks": [main_results], "parameters": parameters}
@@ -136,7 +102,6 @@ def test_leaderboards_do_the_same(outputs, capsys):
     batch = read_batch(outputs / "b.yaml")
     _print_leaderboard(batch)
     out = capsys.readouterr().out
-    assert "\nEnvironments differ: python 3.99 (perfect reader), " in out
     assert "\nScores in percent: mean of 2 tasks (" in out, "those that notebooks ask"
     change(outputs, "main/perfect/*/*", result("seed", 43))
     _print_leaderboard(batch)

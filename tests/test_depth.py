@@ -85,8 +85,6 @@ def test_nothing_to_show_is_an_error(tmp_path):
     results = rk.load(tmp_path)
     with pytest.raises(rk.UserError, match="no depths to show"):
         recall_by_depth(results[:0])
-    with pytest.raises(rk.UserError, match="name one that was asked"):
-        rk.plots.depth_map(by_bin(recall_by_depth(results)), "vt")
     with pytest.raises(rk.UserError, match="bins is 0: it must be a whole number"):
         by_bin(recall_by_depth(results), 0)
 

@@ -106,8 +106,6 @@ def test_threshold_is_drawn_and_named():
     assert axes.get_lines()[-1].get_ydata() == [85.6, 85.6]
     below = axes.figure.get_supxlabel().replace("\n", " ")
     assert below == "thin dashed: Llama2-7B (chat) at 4K = 85.6; synthetic texts"
-    axes = plots.score_by_length(summary.lengths, 50)
-    assert axes.figure.get_supxlabel() == "thin dashed: threshold = 50; synthetic texts"
 
 
 def test_figures_say_what_the_texts_and_the_means_are():
@@ -216,15 +214,13 @@ def test_a_model_looks_the_same_whatever_stands_beside_it(tmp_path, monkeypatch)
         look = look_of("lwm-7b-chat-1m")
     assert whole["LWM-7B-CHAT-1M"][:2] == (look["color"], look["marker"])
 
-    # Two of the same colour and marker: in one panel the second takes another marker.
+    # Two of the same colour and marker differ by their dashes.
     with plots.style():
         one = look_of("model 0")
         twin = next(f"model {i}" for i in range(1, 1000) if look_of(f"model {i}") == one)
-    pair = looks_in(plots.score_by_length(summary_of("model 0", twin).lengths))
-    (color, marker, _), (same, another, _) = pair.values()
-    assert color == same == one["color"]
-    assert one["marker"] in (marker, another)
-    assert marker != another
+    first, second = looks_in(plots.score_by_length(summary_of("model 0", twin).lengths)).values()
+    assert first[:2] == second[:2] == (one["color"], one["marker"])
+    assert first[2] != second[2]
 
     # Another run of it differs by its dashes alone; its file may name the colour.
     runs = looks_in(plots.score_by_length(pd.concat([rows, rows.assign(run="again")])))
@@ -297,13 +293,15 @@ def test_models_of_several_panels_have_one_legend():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("num_models", [8, 20])
-@pytest.mark.parametrize("name", ["score_by_length", "series_by_length", "scores_over_models"])
+@pytest.mark.parametrize("name", ["score_by_length", "series_by_length"])
 def test_long_names_and_many_models_leave_the_plot_whole(name, num_models):
     long = "meta-llama-3.1-8b-instruct-ours-128k-finetuned-step"
     names = [f"{long}-{i}000" for i in range(num_models)]
     rows = summary_of(*names).lengths.query("category == 'all'")
     series = {"series": "label"} if name == "series_by_length" else {}
-    (axes,) = np.ravel(getattr(plots, name)(rows, **series, note="small protocol", threshold=50))
+    (axes,) = np.ravel(
+        getattr(plots, name)(rows, **series, note="small protocol", threshold={"half": 50})
+    )
     said = {text.replace("\n", "") for text, _ in boxes(axes.figure)}
     assert {name.upper() for name in names} <= said
     assert_fit_for_print(axes)
@@ -346,20 +344,18 @@ def test_each_panel_of_a_figure_of_ones_own_has_its_note():
         plots.series_by_length(panels_frame().query("panel == 'QA'"), ax=axes[0])
 
 
-def test_parts_without_an_item_are_grey_and_leave_gaps():
+def test_parts_without_an_item_are_grey():
     depths = pd.DataFrame({"depth": [5.0, 15.0, 95.0], "recalled": 1.0, "index": range(3)})
     about = {"run": "r", "model": "m", "label": "m", "task": "vt", "category": "vt", "length": 4096}
     bins = by_bin(depths.assign(**about))
-    (axes,) = plots.depth_map(bins, "vt")
+    (axes,) = plots.depth_map(bins)
     assert axes.collections[0].get_array()[:, 0].tolist() == [100, 100, *[None] * 7, 100]
     assert "hatched: fewer than 5 items" in axes.figure.get_supxlabel()
     axes.figure.canvas.draw()
     assert axes.collections[1].get_edgecolor()[0, 3] == 1
-    (axes,) = plots.recall_by_depth(bins)
-    assert np.isnan(axes.get_lines()[0].get_ydata()).tolist() == [False] * 2 + [True] * 7 + [False]
     repeated = pd.concat([bins, bins.assign(run="r-repeat2")])
-    for panels in (plots.depth_map(repeated, "vt"), plots.recall_by_depth(repeated)):
-        assert [axes.get_title() for axes in panels] == ["m [r]\nVT", "m [r-repeat2]\nVT"]
+    titles = [axes.get_title() for axes in plots.depth_map(repeated)]
+    assert titles == ["m [r]\nVT", "m [r-repeat2]\nVT"]
 
 
 def test_failures_stand_in_groups_with_their_intervals():
@@ -423,14 +419,14 @@ def figures(tmp_path_factory):
     grey = {"vt": rk.paper.published_scores(["yi-34b"], "vt")}
     thirteen, models = summary_of("a", "b").lengths, summary_of("a", "b").models
     return {
-        "score_by_length": lambda: plots.score_by_length(thirteen, 85.6, note, published=["gpt-4"]),
+        "score_by_length": lambda: plots.score_by_length(
+            thirteen, {"threshold": 85.6}, note, published=["gpt-4"]
+        ),
         "claimed_and_effective": lambda: plots.claimed_and_effective(models, note=note),
         "series_by_length": lambda: plots.series_by_length(
             four, "label", note=note, published=grey, columns=4
         ),
-        "scores_over_models": lambda: plots.scores_over_models(thirteen, 85.6, note=note),
-        "recall_by_depth": lambda: plots.recall_by_depth(bins, note),
-        "depth_map": lambda: plots.depth_map(bins, "vt", note),
+        "depth_map": lambda: plots.depth_map(bins, note),
         "tasks_by_length": lambda: plots.tasks_by_length(summary.cells, note=note),
         "failures_by_length": lambda: plots.failures_by_length(shares, note),
     }
@@ -451,7 +447,7 @@ def ground_of(text):
 
 
 PRINTED = ("score_by_length", "claimed_and_effective", "depth_map", "tasks_by_length")
-OTHERS = ("series_by_length", "scores_over_models", "recall_by_depth", "failures_by_length")
+OTHERS = ("series_by_length", "failures_by_length")
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ def test_parts_stand_in_the_prompt_in_this_order_and_the_hidden_tokens_are_count
     example, tokenizer = example_of(name), load_tokenizer("builtin")
     place = tokens = gaps = 0
     for part in (part for stretch in parts(example) for part in stretch):
-        if part.piece is None:
+        if part.role == "gap":
             gaps += 1
             tokens += int(re.search(r"([\d,]+) tokens", part.text)[1].replace(",", ""))
         else:

@@ -2,7 +2,7 @@
 
 `everything` scores all answers of a run, and `boards` makes the tables. The paper's rows are as
 printed, whatever stands beside them: scores and averages are at its six lengths, and a model of
-ours that lacks one of them has no average and no rank.
+ours that lacks one of them has no average. Ranks are the paper's own.
 """
 
 import math
@@ -14,35 +14,31 @@ import pandas as pd
 from rulerkit.common.errors import listed, remark
 from rulerkit.common.lengths import length_name
 from rulerkit.common.render import render
-from rulerkit.generation.tasks.base import PROTOCOLS
-from rulerkit.report.paper import PAPER_EXAMPLES, PAPER_LENGTHS, UPSTREAM, departures, listed_rows
+from rulerkit.report.paper import PAPER_EXAMPLES, PAPER_LENGTHS, UPSTREAM, listed_rows
 from rulerkit.report.tables.footnotes import footnotes
-from rulerkit.report.tables.models import board_rows, models_text, origin, thresholds_text
+from rulerkit.report.tables.models import board_rows, models_text, thresholds_text
 from rulerkit.report.tables.notes import cell_notes, model_notes, names_of, number_range
 from rulerkit.scoring.effective_length import THRESHOLDS
 from rulerkit.scoring.scores import THIRTEEN, score
-from rulerkit.scoring.summary import AVERAGES, RANKS, Summary, summarize
+from rulerkit.scoring.summary import AVERAGES, CATEGORIES, RANKS, Summary, summarize
 from rulerkit.store.cells import read_cells
 from rulerkit.store.comparable import check_same
 
 if TYPE_CHECKING:
     from rulerkit.evaluation.study import Study
 
-TABLES: dict[str, tuple[str, str, str]] = {
-    "3": ("all13", "chat", "the thirteen tasks, chat models"),
-    "10": ("passkey", "", "passkey retrieval (niah_single_1)"),
-    "11": ("vanilla_niah", "", "vanilla needle in a haystack (niah_single_2)"),
-    "12": ("all13", "base", "the thirteen tasks, base models"),
-    "13": ("niah", "", "the eight retrieval tasks"),
-    "14": ("vt", "", "multi-hop tracing (vt)"),
-    "15": ("aggregation", "", "aggregation (cwe, fwe)"),
-    "16": ("qa", "", "question answering (qa_1, qa_2)"),
+TABLES: dict[str, tuple[str, str, str, str]] = {
+    "3": ("all13", "all", "chat", "the thirteen tasks, chat models"),
+    "10": ("passkey", "niah_single_1", "", "passkey retrieval (niah_single_1)"),
+    "11": ("vanilla_niah", "niah_single_2", "", "vanilla needle in a haystack (niah_single_2)"),
+    "12": ("all13", "all", "base", "the thirteen tasks, base models"),
+    "13": ("niah", "niah", "", "the eight retrieval tasks"),
+    "14": ("vt", "vt", "", "multi-hop tracing (vt)"),
+    "15": ("aggregation", "aggregation", "", "aggregation (cwe, fwe)"),
+    "16": ("qa", "qa", "", "question answering (qa_1, qa_2)"),
 }
-"""The paper's numbers of its tables: category, alignment ('' for both), title."""
-JUDGED = {"all13": "all", "niah": "niah", "vt": "vt", "aggregation": "aggregation", "qa": "qa"}
-"""The paper's categories that have thresholds, by the name of ours."""
-SINGLE_TASKS = {"passkey": "niah_single_1", "vanilla_niah": "niah_single_2"}
-"""The categories of Tables 10 and 11, which have no thresholds, by their task."""
+"""The paper's numbers of its tables: its category, ours (or a task, which has no threshold),
+alignment ('' for both), title."""
 OURS = "ours"
 
 _LENGTHS = [length_name(length) for length in PAPER_LENGTHS]
@@ -63,13 +59,11 @@ class Board(NamedTuple):
     source ('ours', 'paper v3', 'upstream' or 'authors'), run, model, aligned, baseline (a row of
     the threshold), origin (what stands behind the name), claimed_length, effective_length,
     effective_set, threshold (NaN where there is none), avg, wavg_inc, wavg_dec with avg_low,
-    avg_high ..., rank_inc, rank_dec (of ours: their place among the paper's models, where the two
-    can be compared), and for each length 4K, 4K_low, 4K_high, 4K_have (what there is of an
-    incomplete score).
+    avg_high ..., rank_inc, rank_dec (of the paper's models alone), and for each length 4K, 4K_low,
+    4K_high, 4K_have (what there is of an incomplete score).
     """
 
     number: str
-    category: str
     title: str
     rows: "pd.DataFrame"
     notes: Sequence[str]
@@ -82,7 +76,7 @@ class Board(NamedTuple):
 
         # Tables 10 and 11 have no threshold, and no weighted averages.
         columns = ["claimed_length", *_LENGTHS, "avg"]
-        if self.category in JUDGED:
+        if self.rows["threshold"].notna().any():
             columns = ["claimed_length", "effective_length", *_LENGTHS, *AVERAGES]
         rows = self.rows.assign(group=self.rows["aligned"] + self.rows["baseline"].astype(str))
         text = models_text(rows, columns, format, self.notes)
@@ -105,25 +99,22 @@ def everything(study: "Study") -> "pd.DataFrame | None":
 def boards(scores: "pd.DataFrame | None" = None) -> list[Board]:
     """All tables. `scores` are rows of `score`, None or empty for the paper alone; the lines of
     `scores.attrs["notes"]`, as `everything` sets it, stand below the tables that have ours."""
-    summaries = {"all": _summary(scores, THIRTEEN)}
-    for task in SINGLE_TASKS.values():
-        summaries[task] = _summary(scores, [task])
-
+    whole = _summary(scores, THIRTEEN)
     tables = []
-    for number, (category, aligned, title) in TABLES.items():
-        our_category = JUDGED.get(category, "all")
-        rows = listed_rows("v3", category)
+    for number, (category, ours, aligned, title) in TABLES.items():
+        has_threshold = ours in CATEGORIES
+        rows = listed_rows(category)
         rows = rows.rename(columns=dict(zip(PAPER_LENGTHS, _LENGTHS, strict=True)))
         rows["origin"] = [_origin(row) for _, row in rows.iterrows()]
-        summary = summaries[SINGLE_TASKS.get(category, "all")]
+        summary = whole if has_threshold else _summary(scores, [ours])
         if summary is not None:
-            summary = summary.of(our_category)
-            rows = pd.concat([rows, _our_rows(summary, rows)])
+            summary = summary.of(ours if has_threshold else "all")
+            rows = pd.concat([rows, _our_rows(summary)])
         rows = rows[rows["aligned"].str.contains(aligned)].reindex(columns=_COLUMNS)
 
         order = "wavg_dec"
-        if category in JUDGED:
-            limits = {kind: limits[our_category] for kind, limits in THRESHOLDS.items()}
+        if has_threshold:
+            limits = {kind: limits[ours] for kind, limits in THRESHOLDS.items()}
             rows["threshold"] = rows["aligned"].map(limits)
         else:
             order = "avg"
@@ -137,7 +128,7 @@ def boards(scores: "pd.DataFrame | None" = None) -> list[Board]:
         notes = _notes(rows)
         if summary is not None and scores is not None and (rows["source"] == OURS).any():
             notes += [*_our_notes(rows, summary), *scores.attrs.get("notes", ())]
-        tables.append(Board(number, category, title, rows, notes))
+        tables.append(Board(number, title, rows, notes))
     return tables
 
 
@@ -156,26 +147,14 @@ def _origin(row: "pd.Series[Any]") -> str:
     return "(base)" if row["aligned"] == "base" and "base" not in row["model"] else ""
 
 
-def _our_rows(summary: Summary, listed: "pd.DataFrame") -> "pd.DataFrame":
-    """Our rows of a table, with their ranks among the paper's models of the same alignment, by
-    averages as they are printed. Readers, adaptive runs and those with another protocol or
-    synthetic texts have no rank."""
+def _our_rows(summary: Summary) -> "pd.DataFrame":
+    """Our rows of a table."""
     rows = board_rows(summary, ["score", "low", "high", "have"])
-    cells = summary.cells[summary.cells["n"] > 0]
-    is_other = departures(cells)["protocol"] & cells["protocol"].isin(PROTOCOLS)
-    other_protocol = is_other.groupby([cells["run"], cells["model"]]).any()
-    rows = rows.join(other_protocol.rename("other_protocol"), on=["run", "model"])
-
-    special = ["stand_in", "reader", "adaptive", "other_protocol"]
-    has_rank = ~rows[special].astype(bool).any(axis=1)
-    papers = listed[listed["source"].str.startswith("paper")]
-    for average, rank in RANKS.items():
-        places = []
-        for aligned, value in zip(rows["aligned"], rows[average].round(1), strict=True):
-            places.append(1 + (papers.loc[papers["aligned"] == aligned, average] > value).sum())
-        rows[rank] = pd.Series(places, rows.index, float).where(has_rank & rows[average].notna())
-    rows["origin"] = [origin(row, OURS, row["run"]) for _, row in rows.iterrows()]
-    return rows.assign(model=names_of(rows), source=OURS, baseline=False)
+    # Their ranks are among each other, not among the paper's models.
+    rows = rows.drop(columns=[*RANKS.values()])
+    return rows.assign(
+        model=names_of(rows), source=OURS, baseline=False, origin=f"({OURS}, " + rows["run"] + ")"
+    )
 
 
 # --- notes below a table --------------------------------------------------------------------------
@@ -196,7 +175,7 @@ def _notes(rows: "pd.DataFrame") -> list[str]:
     if rows["threshold"].notna().any():
         lines.append(
             f"Effective (and marked): at least {thresholds_text(rows)}, Llama2-7B at 4K. Ranks are "
-            "among the paper's models, of what has its protocol and texts."
+            "the paper's."
         )
     return lines
 
@@ -213,9 +192,12 @@ def _our_notes(rows: "pd.DataFrame", summary: Summary) -> list[str]:
 
     if number_range(cells["n"]) != str(PAPER_EXAMPLES):
         lines.append(f"The paper has {PAPER_EXAMPLES} examples per task and length.")
-    departed = departures(cells)
-    for what in ("protocol", "tokenizer"):
-        if departed[what].any():
-            who = listed(names[departed[what]].unique(), 6)
+    departures = {
+        "protocol": cells["protocol"] != "paper",
+        "tokenizer": cells["tokenizer"] == "builtin",
+    }
+    for what, is_so in departures.items():
+        if is_so.any():
+            who = listed(names[is_so].unique(), 6)
             lines.append(f"Another {what} than the paper's: {who}.")
-    return lines + model_notes(summary.models) + cell_notes(cells, marked=True)
+    return lines + model_notes(summary.models) + cell_notes(cells)

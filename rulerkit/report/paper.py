@@ -1,4 +1,4 @@
-"""The numbers that the paper prints (arXiv 2404.06654, versions 3 and 1), and ours beside them.
+"""The numbers that the paper prints (arXiv 2404.06654, versions 3 and 1).
 
 They stand as printed in `rulerkit/data/paper/*.csv`; its columns `note` name misprints. The tables
 that hold the paper's models and ours together are in `leaderboard`.
@@ -9,9 +9,6 @@ stand in a table of their own, are never averaged, and get no rank. docs/add-res
 row is added.
 """
 
-import math
-import re
-from collections import defaultdict
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -19,12 +16,11 @@ from typing import Any
 
 import pandas as pd
 
-from rulerkit.common.errors import check_known, unknown
+from rulerkit.common.errors import check_known
 from rulerkit.common.lengths import length_name, parse_length
 from rulerkit.common.render import Field, render
 from rulerkit.scoring.effective_length import effective_length
-from rulerkit.scoring.statistics import critical_value
-from rulerkit.scoring.summary import AVERAGES, RANKS, Summary, length_weights
+from rulerkit.scoring.summary import AVERAGES, RANKS, length_weights
 
 VERSIONS = ("v3", "v1")
 PAPER_CATEGORIES = ("all13", "niah", "vt", "aggregation", "qa", "passkey", "vanilla_niah")
@@ -35,8 +31,6 @@ UPSTREAM = ("upstream", "authors")
 """Who reported a row of upstream's list."""
 SECOND_HAND = "second-hand"
 """How `checked` begins where the source of a published score itself was not seen."""
-SERIES = ["model", "aligned", "thinking", "source"]
-"""What the published scores of one row have in common: two sources of one model are two rows."""
 _DATA = Path(__file__).parents[1] / "data" / "paper"
 
 
@@ -44,16 +38,16 @@ _DATA = Path(__file__).parents[1] / "data" / "paper"
 
 
 @cache
-def _table(name: str) -> "pd.DataFrame":
-    """One of the files: scores, summary, models (the 40 checkpoints of both versions), leaderboard
-    (upstream's list)."""
+def printed_table(name: str) -> "pd.DataFrame":
+    """One of the files as it is: scores, summary, models (the 40 checkpoints of both versions),
+    or leaderboard (upstream's list)."""
     # Only an empty field is missing: a model could be called "NA" or "None".
     return pd.read_csv(_DATA / f"{name}.csv", keep_default_na=False, na_values=[""])
 
 
 def _rows_of(name: str, version: str, category: str | None) -> "pd.DataFrame":
     check_known("version of the paper", version, VERSIONS)
-    rows = _table(name).query("paper_version == @version")
+    rows = printed_table(name).query("paper_version == @version")
 
     if category is not None:
         # Our summaries say 'all' for what the paper's files call 'all13'.
@@ -77,12 +71,6 @@ def paper_summary(version: str = "v3", category: str | None = None) -> "pd.DataF
     return _rows_of("summary", version, category)
 
 
-def printed_models() -> "pd.DataFrame":
-    """The models of version 3 as printed in its Table 4: the columns of models.csv."""
-    rows = _table("models")
-    return rows[rows["paper_versions"].str.contains("v3")].reset_index(drop=True)
-
-
 def printed_tasks() -> "pd.DataFrame":
     """The settings of the thirteen tasks as printed in Table 5, as texts: the columns of
     tasks.csv."""
@@ -90,63 +78,25 @@ def printed_tasks() -> "pd.DataFrame":
 
 
 @cache
-def _printed(version: str, category: str) -> "pd.DataFrame":
+def _printed(category: str) -> "pd.DataFrame":
     """`paper_summary` with the scores under their lengths as integers."""
-    scores = paper_scores(version, category).pivot(index="slug", columns="length", values="score")
-    return paper_summary(version, category).join(scores, on="slug")
-
-
-# --- one model ------------------------------------------------------------------------------------
-
-
-def _key(name: str) -> str:
-    """A name without case and punctuation: Llama-3.1 and llama3.1 are one model."""
-    return re.sub(r"[^a-z0-9]", "", name.lower())
-
-
-@cache
-def _slugs() -> dict[str, str]:
-    """Slug by every spelling of a model, except those that two models share."""
-    slugs: dict[str, set[str]] = defaultdict(set)
-    for row in _table("models").astype(object).fillna("").itertuples():
-        checkpoint = str(row.checkpoint)
-        spellings = [
-            str(row.slug),
-            *str(row.names_in_score_tables).split(";"),
-            checkpoint,
-            checkpoint.rpartition("/")[2],
-        ]
-        for spelling in spellings:
-            slugs[_key(spelling)].add(str(row.slug))
-
-    # A model without a checkpoint adds an empty spelling, which names nobody.
-    slugs.pop("", None)
-    return {spelling: next(iter(models)) for spelling, models in slugs.items() if len(models) == 1}
-
-
-def paper_row(model: str, category: str = "all13", version: str = "v3") -> "pd.Series[Any] | None":
-    """A model's row of one of the paper's tables, or None where the table does not have it.
-
-    `model` is a slug, a name as printed, or a checkpoint's id or its last part; case and
-    punctuation do not matter. The entries are those of summary.csv, and the scores under their
-    lengths as integers (4096, ...).
-    """
-    rows = _printed(version, category)
-    rows = rows[rows["slug"] == _slugs().get(_key(model))]
-    return None if rows.empty else rows.iloc[0]
+    scores = paper_scores("v3", category).pivot(index="slug", columns="length", values="score")
+    return paper_summary("v3", category).join(scores, on="slug")
 
 
 def published_scores(
     models: str | Iterable[str], category: str = "all"
 ) -> dict[str, dict[int, float]]:
-    """Printed scores by length of each model, which is named as `paper_row` takes it, under its
-    name in the paper. Raises UserError for a model that the table of the category does not have."""
+    """Printed scores of version 3 by length of each model, under its name in the paper; `models`
+    are slugs, such as 'gpt-4' or 'llama-3.1-8b'.
+
+    Raises UserError for a model that the table of the category does not have.
+    """
+    printed = _printed(category).set_index("slug")
     scores: dict[str, dict[int, float]] = {}
-    for model in [models] if isinstance(models, str) else models:
-        row = paper_row(model, category)
-        if row is None:
-            printed = _printed("v3", category)["model"]
-            raise unknown("model with published scores", model, printed)
+    for slug in [models] if isinstance(models, str) else models:
+        check_known("model with published scores", slug, printed.index)
+        row: Any = printed.loc[slug]
         by_length: Any = row[[*PAPER_LENGTHS]].dropna().astype(float).to_dict()
         scores[row["model"]] = by_length
     return scores
@@ -155,7 +105,7 @@ def published_scores(
 # --- all models of a table ------------------------------------------------------------------------
 
 
-def listed_rows(version: str = "v3", category: str = "all13") -> "pd.DataFrame":
+def listed_rows(category: str = "all13") -> "pd.DataFrame":
     """The paper's rows of a table in its order and, for the thirteen tasks, those of upstream's
     list that the paper does not have: `source` is 'paper v3', 'upstream', or 'authors' where the
     list marks a row as reported by the model's authors.
@@ -165,7 +115,7 @@ def listed_rows(version: str = "v3", category: str = "all13") -> "pd.DataFrame":
     ranks as numbers. Averages and effective lengths of upstream's list follow from its scores;
     `note` says where it prints others.
     """
-    rows = _printed(version, category).assign(source=f"paper {version}")
+    rows = _printed(category).assign(source="paper v3")
     rows["baseline"] = rows[[*PAPER_LENGTHS]].isna().any(axis=1)
     effective = rows["effective_length"].fillna("").str.upper()
     rows["effective_length"] = effective.replace("-", "")
@@ -175,9 +125,6 @@ def listed_rows(version: str = "v3", category: str = "all13") -> "pd.DataFrame":
 
     if category in ("all", "all13"):
         rows = pd.concat([rows, _upstream_only(rows)])
-    rows = rows.assign(
-        stand_in=False, reader=False, run="", effective_set="", adaptive="", label=""
-    )
     rows["claimed_length"] = rows["claimed_length"].str.upper()
     return rows.reset_index(drop=True)
 
@@ -186,7 +133,7 @@ def _upstream_only(papers: "pd.DataFrame") -> "pd.DataFrame":
     """Rows of upstream's list that are not among the paper's."""
     lengths: list[Any] = [*PAPER_LENGTHS]
     names = {f"score_{length_name(n)}": n for n in lengths}
-    listed = _table("leaderboard").rename(columns={**names, "reported_by": "source"})
+    listed = printed_table("leaderboard").rename(columns={**names, "reported_by": "source"})
     listed = listed.drop(columns=[*AVERAGES, *RANKS.values()])
 
     # The list spells some models otherwise than the paper: six equal scores are the same model.
@@ -254,100 +201,25 @@ def published_table(format: str = "text") -> str:
     if format in ("csv", "json"):
         return render(rows, format)
 
-    numbers = {source: n for n, source in enumerate(rows["source"].unique(), 1)}
-    # Cards also print 96K, 640K and the like: columns are powers of two, and 1000K.
-    lengths = [
-        length
-        for length in sorted(rows["length"].unique())
-        if length.bit_count() == 1 or length_name(length) == "1000K"
-    ]
-    body = []
-    # Base models stand before chat models.
-    groups: Any = rows.sort_values("aligned", kind="stable").groupby(SERIES, sort=False)
-    for (model, aligned, thinking, source), of_model in groups:
-        printed = dict(zip(of_model["length"], of_model["score"], strict=True))
-        is_second = of_model["checked"].str.startswith(SECOND_HAND).any()
-        said = ", thinking" if thinking == "yes" else ""
-        name = f"{model}{said} [{numbers[source]}]"
-        scores = [Field(printed.get(length, "")) for length in lengths]
-        body.append([Field(name), aligned + (" *" if is_second else ""), *scores])
+    sources = list(rows["source"].unique())
+    numbers = rows["source"].map(sources.index) + 1
+    thinking = rows["thinking"].map({"yes": ", thinking"}).fillna("")
+    rows["model"] += thinking + " [" + numbers.astype(str) + "]"
+    rows["kind"] = rows["aligned"].where(
+        ~rows["checked"].str.startswith(SECOND_HAND), rows["aligned"] + " *"
+    )
 
+    # Cards also print 96K, 640K and the like: columns are powers of two, and 1000K.
+    is_power = rows["length"].map(int.bit_count) == 1
+    shown = rows[is_power | (rows["length"] == parse_length("1000K"))]
+    # Base models stand before chat models.
+    index = ["aligned", "model", "kind"]
+    scores = shown.pivot(index=index, columns="length", values="score").fillna("").map(Field)
+    table = scores.rename(columns=length_name).reset_index()
     notes = [
         "Percent as printed. Not comparable by default: each source has its own scorer, prompts "
         "and number of examples. Empty: not published. Other lengths: format csv.",
         "*: second-hand, the source itself was not seen.",
-        *(f"[{n}] {source}." for source, n in numbers.items()),
+        *(f"[{n}] {source}." for n, source in enumerate(sources, 1)),
     ]
-    table = pd.DataFrame(body, columns=["model", "kind", *map(length_name, lengths)])
-    return render(table, format, notes, table["kind"].str.split().str[0])
-
-
-# --- our models beside the paper's ----------------------------------------------------------------
-
-
-def against_paper(summary: Summary) -> "pd.DataFrame":
-    """Our scores beside the paper's, for the models, categories and lengths that it has.
-
-    Columns model, category, length (0 for the mean over all of ours), score, low, high, paper,
-    verdict, effective_length and paper_effective_length. The verdict is 'agrees' where chance may
-    explain the difference (the paper's own noise is that of 500 right-or-wrong examples per task),
-    'differs', or 'not comparable: ' and what differs from the paper's set-up (protocol, tokenizer,
-    template, examples, tasks).
-    """
-    averages = summary.models.rename(columns={"avg": "score", "avg_low": "low", "avg_high": "high"})
-    effective = summary.models[["run", "model", "category", "effective_length"]]
-    ours = pd.concat([summary.lengths.merge(effective), averages.assign(length=0)])
-    ours = ours[ours["category"].isin(["all", *PAPER_CATEGORIES])]
-
-    all_lengths = list(summary.lengths["length"].unique())
-    rows = []
-    for row in ours.dropna(subset="score").to_dict("records"):
-        lengths = [row["length"]] if row["length"] else all_lengths
-        paper = paper_row(row["model"], row["category"])
-        if paper is None:
-            paper = paper_row(row["label"], row["category"])
-        if paper is None or paper.reindex(lengths).isna().any():
-            continue
-        printed = paper[lengths].to_numpy(dtype=float) / 100
-
-        # The paper prints no intervals: its error is that of right-or-wrong answers.
-        variance = (printed * (1 - printed)).sum() / (PAPER_EXAMPLES * row["tasks"])
-        variance /= len(lengths) ** 2
-        our_error = (row["high"] - row["low"]) / (2 * critical_value())
-        error = math.hypot(our_error, 100 * math.sqrt(variance))
-        z = (row["score"] - 100 * printed.mean()) / error
-        row["verdict"] = "agrees" if abs(z) < critical_value() else "differs"
-
-        # Without all tasks of a category there is no effective length of it.
-        cells = summary.cells[summary.cells["length"].isin(lengths)]
-        cells = cells[(cells["run"] == row["run"]) & (cells["model"] == row["model"])]
-        found = departures(cells, paper["slug"])
-        reasons = [reason for reason, is_so in found.items() if is_so.any()]
-        reasons += ["tasks"] if row["effective_length"] == "" else []
-        if reasons:
-            row["verdict"] = f"not comparable: {', '.join(reasons)}"
-
-        row["paper"] = 100 * printed.mean()
-        row["paper_effective_length"] = paper["effective_length"]
-        rows.append(row)
-
-    columns = ["model", "category", "length", "score", "low", "high", "paper"]
-    columns += ["verdict", "effective_length", "paper_effective_length"]
-    return pd.DataFrame(rows, columns=columns)
-
-
-def departures(cells: "pd.DataFrame", slug: str = "") -> "dict[str, pd.Series[bool]]":
-    """What differs from the paper's set-up (protocol, tokenizer, template, examples), and in which
-    cells; the chat template where the model of the paper is known by its slug."""
-    printed = _key(_table("models").set_index("slug")["template"].get(slug, ""))
-
-    def is_another(template: str) -> bool:
-        # 'auto' is the template of the tokenizer, as the model's authors ship it.
-        return template not in printed and not template.startswith("auto")
-
-    return {
-        "protocol": cells["protocol"] != "paper",
-        "tokenizer": cells["tokenizer"] == "builtin",
-        "template": cells["template"].dropna().map(_key).map(is_another),
-        "examples": cells["stand_in"],
-    }
+    return render(table.drop(columns="aligned"), format, notes, table["aligned"])

@@ -4,13 +4,16 @@ long stretches cut short.
 `show` makes HTML for a notebook, `to_terminal` text for a terminal.
 """
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from itertools import groupby
+from typing import NamedTuple
 
 from rulerkit.common import escape
 from rulerkit.common.errors import check_type
 from rulerkit.generation.example import ROLES, Example, Piece
+from rulerkit.generation.generate import Examples
 
 _HEAD, _TAIL = 260, 180
 """Characters shown at the start and the end of a long stretch."""
@@ -39,11 +42,10 @@ class Html:
 
 
 class Part(NamedTuple):
-    """What is shown of one piece or, without a piece, a remark on what is hidden."""
+    """A text that is shown, and its role: 'gap' for a remark on what is hidden."""
 
     text: str
     role: str
-    piece: Piece | None = None
 
 
 def parts(example: Example) -> list[list[Part]]:
@@ -62,7 +64,7 @@ def parts(example: Example) -> list[list[Part]]:
     return [_shortened(stretch) for stretch in stretches if any(piece.text for piece in stretch)]
 
 
-def show(*examples: Example | Iterable[Example]) -> Html:
+def show(*examples: Example | list[Example] | Examples) -> Html:
     """Examples in colours, for a notebook: legend, then each with its budget and its references.
     Of a list of examples, such as `rk.generate` gives, each is shown."""
     legend = " ".join(_span(role.replace("_", " "), role) for role in ROLES)
@@ -73,13 +75,9 @@ def show(*examples: Example | Iterable[Example]) -> Html:
 
     # Styles stand in the elements: a notebook drops style sheets of its outputs.
     shown = [f'<div style="margin:.3em 0">{legend}</div>']
-    each = list[Any]()
+    each = list[Example]()
     for given in examples:
-        # A row of a table has keys, as a mapping.
-        if isinstance(given, Iterable) and not hasattr(given, "keys"):
-            each += given
-        else:
-            each.append(given)
+        each += given if isinstance(given, list | Examples) else [given]
     takes = "examples, such as `rk.generate(...)` or `rk.example_of(row)`"
     for example in each:
         check_type(example, Example, "show", takes)
@@ -121,38 +119,31 @@ def to_terminal(example: Example, color: bool = True) -> str:
 
 
 def _shortened(stretch: Sequence[Piece]) -> list[Part]:
-    """The stretch, or its head and tail with a remark on the tokens between them. Short pieces are
-    shown or hidden as a whole."""
+    """The stretch, or its head and tail with a remark on the tokens between them; neighbours of one
+    role are one part."""
     size = sum(len(piece.text) for piece in stretch)
-    if (len(stretch) == 1 and stretch[0].role in _WHOLE) or size <= 1.6 * (_HEAD + _TAIL):
-        return [Part(piece.text, piece.role, piece) for piece in stretch]
-    head: list[Part] = []
-    tail: list[Part] = []
-    hidden = before = 0
+    is_whole = stretch[0].role in _WHOLE and len(stretch) == 1
+    is_whole |= size <= 1.6 * (_HEAD + _TAIL)
+    head = list[Part]()
+    tail = list[Part]()
+    hidden = 0.0
+    place = 0
     for piece in stretch:
-        text, n = piece.text, len(piece.text)
-        # where the gap begins and ends in this piece
-        first, last = (min(max(0, place - before), n) for place in (_HEAD, size - _TAIL))
-        before += n
-        if first < last:
-            if n <= _TAIL:
-                first, last = 0, n
+        # Short pieces are shown or hidden as a whole, long ones by words.
+        is_long = len(piece.text) > _TAIL and not is_whole
+        for text in re.findall(r"\s*\S+|\s+", piece.text) if is_long else [piece.text]:
+            end = place + len(text)
+            if is_whole or end <= _HEAD:
+                head.append(Part(text, piece.role))
+            elif place >= size - _TAIL:
+                tail.append(Part(text, piece.role))
             else:
-                first, last = _word_start(text, first), _word_start(text, last)
-            hidden += round(piece.num_tokens * (last - first) / n)
-        if first:
-            head.append(Part(text[:first], piece.role, piece))
-        if last < n:
-            tail.append(Part(text[last:], piece.role, piece))
-    return [*head, Part(f" … about {hidden:,} tokens … ", "gap"), *tail]
+                hidden += piece.num_tokens * len(text) / len(piece.text)
+            place = end
 
-
-def _word_start(text: str, place: int) -> int:
-    """The start of the run of blanks at or before a place, so that no word is cut."""
-    blank = max(text.rfind(mark, 0, place) for mark in " \n")
-    if blank < 1 or place == len(text):
-        return place
-    return blank
+    gap = [] if is_whole else [Part(f" … about {hidden:,.0f} tokens … ", "gap")]
+    by_role = groupby([*head, *gap, *tail], key=lambda part: part.role)
+    return [Part("".join(part.text for part in run), role) for role, run in by_role]
 
 
 def _describe(example: Example) -> str:
@@ -180,6 +171,6 @@ def _span(inner: str, role: str) -> str:
 
 
 def _html(part: Part) -> str:
-    if part.piece is None:
+    if part.role == "gap":
         return f'<span style="opacity:.6;font-style:italic">{escape.html(part.text)}</span>'
     return _span(escape.html(part.text), part.role)

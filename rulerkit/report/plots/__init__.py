@@ -12,18 +12,14 @@ A module holds the figures of one subject, `canvas` what all of them share.
 
 from rulerkit.report.plots.canvas import DOUBLE as DOUBLE
 from rulerkit.report.plots.canvas import SINGLE as SINGLE
-from rulerkit.report.plots.canvas import PrintFigure as PrintFigure
-from rulerkit.report.plots.canvas import Threshold as Threshold
 from rulerkit.report.plots.canvas import style as style
 from rulerkit.report.plots.depth import depth_map as depth_map
-from rulerkit.report.plots.depth import recall_by_depth as recall_by_depth
 from rulerkit.report.plots.failures import failures_by_length as failures_by_length
 from rulerkit.report.plots.grids import correlation_heatmap as correlation_heatmap
 from rulerkit.report.plots.grids import tasks_by_length as tasks_by_length
 from rulerkit.report.plots.lengths import claimed_and_effective as claimed_and_effective
 from rulerkit.report.plots.lines import by_label as by_label
 from rulerkit.report.plots.lines import score_by_length as score_by_length
-from rulerkit.report.plots.lines import scores_over_models as scores_over_models
 from rulerkit.report.plots.lines import series_by_length as series_by_length
 from rulerkit.report.plots.lines import series_table as series_table
 from rulerkit.report.plots.lines import thresholds as thresholds

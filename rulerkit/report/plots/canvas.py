@@ -1,6 +1,5 @@
 """What all figures share: the style, the panels with their note, the look of lines and legends."""
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import product
@@ -12,7 +11,6 @@ import pandas as pd
 
 from rulerkit.common.errors import UserError
 from rulerkit.common.json_text import digest
-from rulerkit.common.lengths import length_name
 from rulerkit.common.model_files import is_known_model, read_spec
 from rulerkit.common.paths import install_command
 from rulerkit.scoring.summary import texts_words
@@ -44,8 +42,6 @@ TASK_NAMES = {
 }
 """How figures name the tasks of the benchmark, after Table 5 of the paper; others have their own
 name."""
-Threshold = float | Mapping[str, float] | None
-"""One threshold, or several by their names."""
 SINGLE, DOUBLE = 3.35, 6.9
 """The widths of one column and of two, in inches."""
 GREY = "0.35"
@@ -98,12 +94,12 @@ def draw_in(
     *notes: str,
     ax: "Axes | None" = None,
     series: int = 1,
-    threshold: Threshold = None,
+    threshold: Mapping[str, float] = {},
     shown: "pd.DataFrame | None" = None,
     **shared: Any,
 ) -> Iterator[list[Axes]]:
     """The panels of a new figure, row by row, or the one that was given, drawn in the common style,
-    with a line at each threshold, and notes below, the last on the texts of `shown`. `height`, of
+    with a line at each `threshold`, and notes below, the last on the texts of `shown`. `height`, of
     each panel without the texts around it, is in inches. The figure is as wide as one column of the
     page for one column of panels of up to eight series, or fields side by side, else as two."""
     if ax is not None and count != 1:
@@ -144,16 +140,12 @@ def draw_in(
         figure.set_figheight(whole + num_rows * (height - drawn * whole))
 
 
-def _draw_thresholds(panels: Sequence[Axes], threshold: Threshold) -> str:
+def _draw_thresholds(panels: Sequence[Axes], thresholds: Mapping[str, float]) -> str:
     """A dashed line at each threshold in every panel; the note that names them."""
-    named = threshold if isinstance(threshold, Mapping) else {"threshold": threshold}
-    levels = {name: value for name, value in named.items() if value is not None}
-    if not levels:
-        return ""
-    for axes, value in product(panels, levels.values()):
+    for axes, value in product(panels, thresholds.values()):
         axes.axhline(value, color=GREY, linewidth=0.7, linestyle=THRESHOLD_DASHES, zorder=1)
-    names = ", ".join(f"{name} = {value:g}" for name, value in levels.items())
-    return f"thin dashed: {names}"
+    names = ", ".join(f"{name} = {value:g}" for name, value in thresholds.items())
+    return f"thin dashed: {names}" if names else ""
 
 
 def color_of(i: int) -> str:
@@ -171,17 +163,14 @@ def properties_of(i: int) -> dict[str, Any]:
     }
 
 
-def look_of(model: str, beside: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+def look_of(model: str) -> dict[str, Any]:
     """Colour and marker of a model, the same in all figures: those that follow from its name, or
-    the `color` of its file. Only where a line `beside` it has both, it takes a free marker."""
+    the `color` of its file."""
     number = int(digest(f"{model}{_SALT}"), 16)
     look = properties_of(number % _NUM_MODEL_COLORS)
+    look["marker"] = _MARKERS[number // _NUM_MODEL_COLORS % 8]
     if is_known_model(model):
         look["color"] = read_spec(model).get("color", look["color"])
-
-    taken = [other["marker"] for other in beside if other["color"] == look["color"]]
-    markers = [_MARKERS[(number // _NUM_MODEL_COLORS + i) % 8] for i in range(8)]
-    look["marker"] = min(markers, key=taken.count)
     return look
 
 
@@ -216,15 +205,6 @@ def task_names(tasks: Iterable[str], labels: Mapping[str, str]) -> list[str]:
     """How a figure names tasks: as `labels` says, else as the paper does."""
     names = {**TASK_NAMES, **labels}
     return [names.get(task, task) for task in tasks]
-
-
-def length_ticks(axes: "Axes", lengths: Iterable[int]) -> list[str]:
-    """The names of lengths; of every second one ... where they are too long for the axes. The
-    longest length always has its name."""
-    names = list(map(length_name, lengths))
-    step = math.ceil(len(names) * (max(map(len, names)) + 0.5) / letters_in(axes))
-    last = len(names) - 1
-    return ["" if (last - i) % step else name for i, name in enumerate(names)]
 
 
 def set_title(axes: "Axes", *lines: Any, loc: Any = "center", pad: float = 4) -> None:

@@ -68,7 +68,6 @@ def correlation_heatmap(
     marked: Collection[str] = (),
     note: str = "",
     labels: Mapping[str, str] = {},
-    ax: "Axes | None" = None,
 ) -> "Axes":
     """Figure 5: correlations of tasks in the order of the frame, which is that of the dendrogram
     beside it, its marked tasks in red.
@@ -82,7 +81,7 @@ def correlation_heatmap(
         lambda r: "" if np.isnan(r) else f"{r:z.2f}".replace("0.", ".").replace("1.00", "1")
     )
     size = len(correlations)
-    with draw_in(1, 1, 0.24 * size, note, ax=ax, series=size, shown=correlations) as (axes,):
+    with draw_in(1, 1, 0.24 * size, note, series=size, shown=correlations) as (axes,):
         names = task_names(map(str, correlations), labels)
         named = correlations.set_axis(names).set_axis(names, axis=1)
         heatmap(axes, named, text, [color_of(4), "#FFFFFF"], -1)

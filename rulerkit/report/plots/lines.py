@@ -1,5 +1,6 @@
-"""Scores over length, a line for each model or series, and over models."""
+"""Scores over length, a line for each model or series."""
 
+import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from itertools import product
@@ -17,10 +18,9 @@ from rulerkit.report.plots.canvas import (
     BEYOND_DASHES,
     DASHES,
     GREY_LINE,
-    Threshold,
     add_legend,
     draw_in,
-    length_ticks,
+    letters_in,
     look_of,
     properties_of,
     set_title,
@@ -41,7 +41,7 @@ MODELS = ("label", "name")
 
 def score_by_length(
     lengths: "pd.DataFrame",
-    threshold: Threshold = None,
+    threshold: Mapping[str, float] = {},
     note: str = "",
     category: str = "all",
     published: str | Sequence[str] = (),
@@ -50,11 +50,17 @@ def score_by_length(
     """Score over length, a line per model with its intervals as bars.
 
     `lengths` is `Summary.lengths`, of which the rows of `category` are drawn; a length without a
-    complete score is a gap. `threshold` is drawn dashed: one number, or several with their names
-    (see `thresholds`). `published` names models of the paper, whose printed scores are drawn in
+    complete score is a gap. `threshold` gives levels that are drawn dashed, by their names (see
+    `thresholds`). `published` names models of the paper, whose printed scores are drawn in
     grey (see `paper.published_scores`).
     """
-    rows = means_of(lengths, category, "score_by_length")
+    check_columns(lengths, ["label", "category", "length", "score"], "score_by_length")
+    rows = lengths[lengths["category"] == category]
+    if rows.empty:
+        raise UserError(
+            f"no scores of category {category!r} to draw: give `lengths` of a summary that has some"
+        )
+    rows = rows.assign(name=names_of(rows))
     printed = {"": published_scores(published, category)}
     (axes,) = series_by_length(
         rows, "name", threshold=threshold, note=note, published=printed, ax=ax
@@ -67,7 +73,7 @@ def series_by_length(
     series: str = "series",
     dashed_beyond: Mapping[str, float] = {},
     flat: Mapping[str, str] = {},
-    threshold: Threshold = None,
+    threshold: Mapping[str, float] = {},
     note: str = "",
     published: Mapping[str, Printed] = {},
     columns: int = 2,
@@ -101,7 +107,7 @@ def series_by_length(
     height = 1.3 if columns > 2 else 1.7
     shared: Any = {"series": most, "threshold": threshold, "shown": frame, "sharey": True, "ax": ax}
     with draw_in(len(groups), columns, height, *notes, note, sharex="col", **shared) as drawn:
-        looks = _looks_of_models(groups, series) if series in MODELS else {}
+        looks = _looks_of_models(frame, series) if series in MODELS else {}
         for i, (axes, (_, title, rows)) in enumerate(zip(drawn, groups, strict=True)):
             if series not in MODELS:
                 looks = _looks_of_tasks(frame, rows, series, flat)
@@ -134,25 +140,19 @@ def _groups(
     return groups
 
 
-def _looks_of_models(
-    groups: Sequence[tuple[str, str, "pd.DataFrame"]], series: str
-) -> dict[str, dict[str, Any]]:
-    """The look of each line of a model, in a second run of it with other dashes."""
-    panels = []
-    for *_, rows in groups:
-        panels.append(dict(zip(rows[series], rows.get("model", rows[series]), strict=True)))
+def _looks_of_models(rows: "pd.DataFrame", series: str) -> dict[str, dict[str, Any]]:
+    """The look of each line of a model. Lines of the same colour and marker, such as those of two
+    runs of one model, differ by their dashes."""
     looks = dict[str, dict[str, Any]]()
-    for model in sorted({model for panel in panels for model in panel.values()}):
-        beside = {other for panel in panels if model in panel.values() for other in panel.values()}
-        looks[model] = look_of(model, [looks[other] for other in beside if other in looks])
-
-    runs = Counter[str]()
-    of_lines = dict[str, dict[str, Any]]()
-    for name, model in [line for panel in panels for line in panel.items()]:
-        if str(name) not in of_lines:
-            of_lines[str(name)] = looks[model] | {"linestyle": DASHES[runs[model] % len(DASHES)]}
-            runs[model] += 1
-    return of_lines
+    alike = Counter[tuple[str, str]]()
+    lines = rows.drop_duplicates(series)
+    models = lines.get("model", lines[series])
+    for name, model in zip(lines[series], models, strict=True):
+        look = look_of(model)
+        same = (look["color"], look["marker"])
+        looks[str(name)] = look | {"linestyle": DASHES[alike[same] % len(DASHES)]}
+        alike[same] += 1
+    return looks
 
 
 def _looks_of_tasks(
@@ -221,13 +221,6 @@ def _name_panels(
         set_title(axes, title or model, loc="left", pad=pad)
 
 
-def mean_words(rows: "pd.DataFrame") -> str:
-    """`mean of 3 tasks`, where the means drawn are over some of the benchmark's tasks."""
-    if "whole" not in rows or rows["whole"].all():
-        return ""
-    return f"mean of {counted(rows['tasks'].max(), 'task')}"
-
-
 def _notes_of_lines(
     frame: "pd.DataFrame",
     series: str,
@@ -235,7 +228,9 @@ def _notes_of_lines(
     published: Mapping[str, Printed],
 ) -> list[str]:
     """What a reader must know of the lines: it stands below them, not in the caption alone."""
-    notes = [mean_words(frame)]
+    notes = []
+    if "whole" in frame and not frame["whole"].all():
+        notes.append(f"mean of {counted(frame['tasks'].max(), 'task')}")
     beyond = frame["length"] > frame[series].map(dashed_beyond).astype(float)
     if beyond.any():
         notes.append("dashed: beyond the training length")
@@ -254,8 +249,8 @@ def _lines(
     dashed_beyond: Mapping[str, float],
     flat: Collection[str],
 ) -> None:
-    """A line per series over length. One level line is what copying the beginning of the context
-    scores."""
+    """A line per series over length with its intervals as bars, dashed and hollow beyond the
+    training length. One level line is what copying the beginning of the context scores."""
     names = list(dict.fromkeys(rows[series].astype(str)))
     for i, name in enumerate(names):
         line = rows[rows[series].astype(str) == name].sort_values("length")
@@ -265,10 +260,22 @@ def _lines(
             axes.axhspan(low, high, color=color, alpha=0.15, linewidth=0, zorder=0.5)
             axes.axhline(score, color=color, linestyle=dashes, label=name, zorder=2)
             continue
-        # bars of several lines stand side by side
+
+        # Bars of several lines stand side by side, below them, and pale enough to lie on others.
+        look = looks[name]
         shift = (i - (len(names) - 1) / 2) * min(0.03, 0.15 / len(names))
-        x, beyond = line["length"] * 2**shift, dashed_beyond.get(name, np.inf)
-        line_with_bars(axes, x, line, name, looks[name], beyond)
+        x = line["length"] * 2**shift
+        bars: Any = {"linewidth": 0.7, "alpha": 0.55, "zorder": 2}
+        axes.vlines(x, line["low"], line["high"], look["color"], **bars)
+
+        inside = line["length"] <= dashed_beyond.get(name, np.inf)
+        if not inside.all():
+            hollow = {"markerfacecolor": axes.get_facecolor(), "markeredgewidth": 0.8}
+            dashed = {**look, **hollow, "linestyle": BEYOND_DASHES}
+            # From the last point within it on: below the solid line dashes would show at its edge.
+            outside = ~(inside & inside.shift(-1, fill_value=True))
+            axes.plot(x, line["score"].where(outside), clip_on=False, zorder=2.9, **dashed)
+        axes.plot(x, line["score"].where(inside), label=name, clip_on=False, zorder=3, **look)
 
     if "copied" in rows and rows["copied"].notna().any():
         level = rows["copied"].mean()
@@ -284,38 +291,19 @@ def _grey_lines(axes: Axes, printed: Printed) -> None:
 
 
 def _length_axis(axes: Axes, lengths: Sequence[int]) -> None:
-    """Lengths double, so they stand at equal distances."""
+    """Lengths double, so they stand at equal distances. Where their names are too long for the axes
+    every second one ... has its name, and always the longest length."""
+    names = [length_name(length) for length in lengths]
+    step = math.ceil(len(names) * (max(map(len, names)) + 0.5) / letters_in(axes))
+    for i in range(len(names)):
+        if (len(names) - 1 - i) % step:
+            names[i] = ""
     axes.set_xscale("log", base=2)
-    axes.set_xticks(lengths, length_ticks(axes, lengths))
+    axes.set_xticks(lengths, names)
     margin = 1.1 * (lengths[-1] / lengths[0]) ** 0.05
     axes.set_xlim(lengths[0] / margin, lengths[-1] * margin)
     axes.minorticks_off()
     axes.set(ylim=(0, 102), yticks=range(0, 101, 20))
-
-
-def line_with_bars(
-    axes: Axes,
-    x: Any,
-    rows: "pd.DataFrame",
-    label: str,
-    properties: Mapping[str, Any],
-    beyond: float = np.inf,
-) -> None:
-    """A line with its intervals as bars, dashed and hollow beyond a length."""
-    # Intervals lie below the line, pale enough for several of them at one length.
-    axes.vlines(
-        x, rows["low"], rows["high"], properties["color"], linewidth=0.7, alpha=0.55, zorder=2
-    )
-
-    # Beyond a model's training length its line is dashed and hollow.
-    inside = rows["length"] <= beyond
-    if not inside.all():
-        hollow = {"markerfacecolor": axes.get_facecolor(), "markeredgewidth": 0.8}
-        dashed = {**properties, **hollow, "linestyle": BEYOND_DASHES}
-        # From the last point within it on: below the solid line dashes would be seen at its edge.
-        outside = ~(inside & inside.shift(-1, fill_value=True))
-        axes.plot(x, rows["score"].where(outside), clip_on=False, zorder=2.9, **dashed)
-    axes.plot(x, rows["score"].where(inside), label=label, clip_on=False, zorder=3, **properties)
 
 
 def series_table(frame: "pd.DataFrame") -> "pd.DataFrame":
@@ -376,45 +364,3 @@ def thresholds(models: "pd.DataFrame") -> dict[str, float]:
     judged = judged[judged["threshold_of"] == PAPERS_THRESHOLD]
     kinds = zip(judged["aligned"], judged["threshold"], strict=True)
     return {f"Llama2-7B ({kind}) at 4K": float(value) for kind, value in kinds}
-
-
-def means_of(lengths: Any, category: str, who: str) -> pd.DataFrame:
-    """The rows of a category of `Summary.lengths`, for the figure `who`, with the names of their
-    models."""
-    check_columns(lengths, ["label", "category", "length", "score"], who)
-    rows = lengths[lengths["category"] == category]
-    if rows.empty:
-        raise UserError(
-            f"no scores of category {category!r} to draw: give `lengths` of a summary that has some"
-        )
-    named: pd.DataFrame = rows.assign(name=names_of(rows))
-    return named
-
-
-def scores_over_models(
-    lengths: "pd.DataFrame",
-    threshold: Threshold = None,
-    category: str = "all",
-    note: str = "",
-    ax: "Axes | None" = None,
-) -> "Axes":
-    """Score over models, such as the checkpoints of one run, a line per length with its intervals.
-
-    `lengths` is `Summary.lengths`; models stand in the order in which they come. A length without a
-    complete score is a gap.
-    """
-    rows = means_of(lengths, category, "scores_over_models")
-    names = list(dict.fromkeys(rows["name"]))
-    about = mean_words(rows)
-    with draw_in(
-        1, 1, 1.7, note, about, ax=ax, series=len(names), threshold=threshold, shown=rows
-    ) as (axes,):
-        for i, (length, line) in enumerate(rows.groupby("length")):
-            x = line["name"].map(names.index) + 0.04 * i
-            line_with_bars(axes, x, line, length_name(int(str(length))), properties_of(i))
-        ticks = [wrapped(name, 34) for name in names]
-        axes.set_xticks(range(len(names)), ticks, rotation=35, ha="right", rotation_mode="anchor")
-        axes.set(ylim=(0, 102), ylabel="Score (%)")
-        handles, lines = axes.get_legend_handles_labels()
-        add_legend(axes, dict(zip(lines, handles, strict=True)), of_figure=ax is None)
-    return axes

@@ -1,37 +1,25 @@
-"""What differs between the runs of a table: environments, versions of a service, failures, tokens
-thought."""
+"""What happened while the cells of a table were answered: versions of a service, what servers
+count, failures, tokens thought."""
 
-import re
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import pandas as pd
 
-from rulerkit.common.errors import counted, listed
+from rulerkit.common.errors import counted
 from rulerkit.common.lengths import length_name
 from rulerkit.report.tables.notes import names_of
 from rulerkit.scoring.summary import tally
 from rulerkit.store.cells import Cell
 from rulerkit.store.comparable import snapshot_notes
 
-_FACTS = "gpu tensor_parallel_size pipeline_parallel_size device rulerkit commit python"
-"""What of an environment footnotes mention, before the versions of packages."""
-
 _SMALL_FRAME = 0.02
 """The share of a length that a server may add to a prompt without a word: its chat template."""
 
-_FEW = 4  # values of a field that a footnote lists
-
 
 def footnotes(cells: Sequence[Cell], scores: pd.DataFrame | None = None) -> list[str]:
-    """Lines below a table of cells: environments that differ, services that answered with several
-    versions of a model, models whose requests all failed and, of the rows of `score`, what
-    `usage_notes` says.
-
-    Of environments only what differs, and which model had it; hosts are left out. A cell that was
-    answered in several environments counts in each. What is not known of an environment (a service:
-    its GPU) is no difference.
-    """
+    """Lines below a table of cells: services that answered with several versions of a model,
+    servers that leave open what they read, models whose requests all failed and, of the rows of
+    `score`, what `usage_notes` says."""
     # The names of the table, so that a note can be held against its rows.
     models = [(cell.run, cell.model, cell.about.label or cell.model) for cell in cells]
     names = names_of(pd.DataFrame(models, columns=["run", "model", "label"]))
@@ -40,7 +28,7 @@ def footnotes(cells: Sequence[Cell], scores: pd.DataFrame | None = None) -> list
         by_name.setdefault(name, []).append(cell)
 
     answered = [cell for cell in cells if cell.coverage.have]
-    notes = _environment_notes(by_name) + snapshot_notes(answered)
+    notes = snapshot_notes(answered)
     for name, of_model in by_name.items():
         notes += _server_notes(name, of_model)
 
@@ -79,41 +67,6 @@ def _server_notes(name: str, cells: list[Cell]) -> list[str]:
             "included."
         )
     return notes
-
-
-def _environment_notes(cells_by_name: dict[str, list[Cell]]) -> list[str]:
-    """A line on what differs between environments: by field, its values and who had each of
-    them, in the order of the cells."""
-    seen = [
-        (field, value, name)
-        for name, cells in cells_by_name.items()
-        for cell in cells
-        if cell.coverage.have
-        for field, value in _facts(cell)
-    ]
-    differ = []
-    facts: Any = pd.DataFrame(seen, columns=["field", "value", "name"]).drop_duplicates()
-    for field, of_field in facts.groupby("field", sort=False):
-        values = of_field.groupby("value", sort=False)["name"]
-        # What is the same everywhere needs no footnote.
-        if len(values) > 1:
-            texts = [f"{value} ({listed(names, _FEW)})" for value, names in values]
-            differ.append(f"{field} {listed(texts, _FEW)}")
-    return [f"Environments differ: {'; '.join(differ)}."] if differ else []
-
-
-def _facts(cell: Cell) -> Iterator[tuple[str, str]]:
-    """What footnotes mention of the environments that a cell was answered in: field and value."""
-    record = cell.record
-    for environment in record.get("environments") or [record["environment"]]:
-        packages = environment["packages"]
-        commit = re.sub(r"^([0-9a-f]{7})[0-9a-f]+", r"\1", environment.get("git") or "")
-        known = environment | packages | {"commit": commit}
-        # cuda:0 and cuda:1 are alike.
-        known["device"] = str(environment.get("device") or "").partition(":")[0]
-        for name in (*_FACTS.split(), *packages):
-            if known.get(name):
-                yield name, str(known[name])
 
 
 def usage_notes(scores: pd.DataFrame) -> list[str]:

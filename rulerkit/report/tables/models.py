@@ -2,7 +2,7 @@
 averages and ranks."""
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -73,11 +73,9 @@ def table_text(
         f"{mean}; ± is the wider side of the 95 % interval.",
         *_effective_rules(models, category),
         *model_notes(models),
-        *cell_notes(summary.cells, marked=True),
+        *cell_notes(summary.cells),
         *notes,
     ]
-    of_all = [name for name in ("reader", "stand_in") if models[name].all()]
-    models["origin"] = [origin(row, of_all=of_all) for _, row in models.iterrows()]
     # What was run in another way is set apart, and not ranked against the others.
     models["group"] = models["setup"]
     # Of other tasks than those of the threshold no score is marked.
@@ -101,20 +99,11 @@ def board_rows(summary: Summary, values: Sequence[str]) -> pd.DataFrame:
     return rows.assign(claimed_length=claimed).reset_index(drop=True)
 
 
-def origin(row: "pd.Series[Any]", *known: str, of_all: Collection[str] = ()) -> str:
-    """What stands in brackets behind the name of a model: what is known of it, and what its row is,
-    where that is not a language model on the paper's texts with a fixed number of examples.
-    `of_all` are columns that hold for all rows of a table, which says so below."""
-    kinds = {"reader": "reader", "stand_in": "synthetic texts", "adaptive": "adaptive"}
-    texts = [kind for name, kind in kinds.items() if row[name] and name not in of_all]
-    return f"({', '.join([*known, *texts])})" if known or texts else ""
-
-
 def models_text(
     rows: pd.DataFrame, columns: Sequence[str], format: str, notes: Sequence[str]
 ) -> str:
-    """A table of models: `rows` as `board_rows` gives them, with names for `model`, with `origin`,
-    which follows a name in small letters, and with `group`: lines separate groups.
+    """A table of models: `rows` as `board_rows` gives them, with names for `model`, and with
+    `group`: lines separate groups. An `origin` follows the name in small letters.
 
     Numbers whose limits are among the rows have their interval: ± the wider side.
     """
@@ -134,7 +123,7 @@ def _model_field(row: "pd.Series[Any]", column: str) -> Field:
     if column == "effective_length":
         return Field(value or "-")
     if isinstance(value, str):
-        return Field(value, small=row["origin"] if column == "model" else "")
+        return Field(value, small=row.get("origin", "") if column == "model" else "")
 
     # An incomplete score shows what there is of it.
     if math.isnan(value):

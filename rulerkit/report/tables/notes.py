@@ -25,10 +25,6 @@ def names_of(rows: pd.DataFrame) -> "pd.Series[str]":
     return names.mask(in_several_runs, names + " [" + rows["run"] + "]")
 
 
-_SHORT = {"reference readers": "reader", STAND_IN: "synthetic texts"}
-"""How a table of models marks a row, by what `unusual` says of it."""
-
-
 def unusual(cells: pd.DataFrame) -> "dict[str, pd.Series[bool]]":
     """What a reader of a table or a figure must know of some cells, rows or labels, and which of
     them it holds for."""
@@ -53,27 +49,19 @@ def texts_notes(frame: pd.DataFrame) -> list[str]:
     return [f"Not comparable with the paper: {words}."] if words else []
 
 
-def cell_notes(cells: pd.DataFrame, marked: bool = False) -> list[str]:
+def cell_notes(cells: pd.DataFrame) -> list[str]:
     """What a reader of a table must know of the cells of a summary that it shows: one line each.
-
-    Names of models are listed only where a fact holds for some of them, and the table has no marks
-    of its own for it (`marked`).
-    """
+    Names of models are listed where a fact holds for some of them."""
     notes, names = [], names_of(cells)
-    if cells["complete"].any() and not marked:
-        n = number_range(cells.loc[cells["complete"], "n"])
-        notes.append(f"n = {counted(n, 'example')} per task and length, scores in percent.")
-
     departures = []
     facts = unusual(cells)
     is_incomplete = facts.pop("incomplete", pd.Series(False, cells.index))
     for what, is_so in facts.items():
         who = names[is_so].unique()
-        is_shown = marked and what in _SHORT
-        if len(who) == names.nunique() or (len(who) and is_shown):
+        if len(who) == names.nunique():
             departures.append(what)
         elif len(who):
-            departures.append(f"{what} ({listed(who, 6)})")
+            departures.append(f"{what} ({listed(who, 12)})")
     if departures:
         notes.append(f"Not comparable with the paper: {', '.join(departures)}.")
     if is_incomplete.any():
@@ -125,8 +113,14 @@ def remarks(cells: pd.DataFrame) -> str:
 
 
 def saved_notes(cells: pd.DataFrame) -> list[str]:
-    """The lines below a table that does not name its models: these, and `cell_notes`."""
-    return [f"Models: {listed(names_of(cells).unique(), 12)}.", *cell_notes(cells)]
+    """The lines below a table that does not name its models: these, how many examples its scores
+    are over, and `cell_notes`."""
+    notes = [f"Models: {listed(names_of(cells).unique(), 12)}."]
+    complete = cells.loc[cells["complete"], "n"]
+    if len(complete):
+        n = counted(number_range(complete), "example")
+        notes.append(f"n = {n} per task and length, scores in percent.")
+    return notes + cell_notes(cells)
 
 
 _FLUSH_LEFT = "text-align: left; vertical-align: top"

@@ -10,7 +10,7 @@ from rulerkit.common.errors import check_known
 from rulerkit.common.render import render
 from rulerkit.generation.generate import generate
 from rulerkit.generation.tasks import task as make_task
-from rulerkit.report.paper import printed_models, printed_tasks
+from rulerkit.report.paper import printed_table, printed_tasks
 
 _EXAMPLES: dict[str, Any] = {
     "S-NIAH": "niah_single_2",
@@ -65,8 +65,9 @@ def _examples() -> tuple[pd.DataFrame, str]:
 
 
 def _models() -> tuple[pd.DataFrame, str]:
-    rows = printed_models()
-    rows["aligned"] = rows["aligned"].map({True: "✓", False: "✗"})
+    rows = printed_table("models")
+    rows = rows[rows["paper_versions"].str.contains("v3")]
+    rows = rows.assign(aligned=rows["aligned"].map({True: "✓", False: "✗"}))
     rows = rows[["model", "aligned", "parameters", "context_length", "checkpoint"]]
     titles = {"parameters": "size", "context_length": "context length"}
     return rows.rename(columns=titles), (

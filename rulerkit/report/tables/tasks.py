@@ -63,7 +63,7 @@ def task_table_text(
             0, f"Scores in percent, n = {counted(number_range(complete), 'example')} each"
         )
     below = [f"{'; '.join(details)}.", *_effective_notes(of_model), *model_notes(of_model)]
-    below += cell_notes(cells, marked=True)
+    below += cell_notes(cells)
     header = [str(model), *map(length_name, means["length"])]
     return render(pd.DataFrame(rows, columns=header), format, [*below, *notes])
 
