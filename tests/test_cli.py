@@ -309,7 +309,7 @@ BAD_INPUT = {
     ("report", "../project/outputs", "--format", "xls"): ("allowed: text, markdown, latex, csv",),
     ("report", "../vt.jsonl"): ("vt.jsonl", "no folder above it is named by a length"),
     ("report", "../4096"): ("vt.jsonl, line 2: ", "JSON lines", "take the line out"),
-    ("notebooks", "../file"): ("cannot write into ../file", "choose another folder"),
+    ("notebooks", "../file"): ("cannot write ../file", "choose another folder"),
 }
 
 

@@ -82,7 +82,7 @@ def test_tables_say_that_the_context_was_compressed(tmp_path):
     assert "protocol_note" not in cells[1].record
     summary = rk.summarize(rk.score(cells))
     notes = rk.tables.cell_notes(summary.cells)
-    assert f"{note} (ours)" in notes[1]
+    assert f"{note} (ours)" in notes[0]
     assert note in rk.plots.remarks(summary.cells)
 
 

@@ -73,7 +73,7 @@ def test_an_address_is_a_model(nowhere, serve, rulerkit):
     server.listing = {"data": [{"id": "org/a"}, {"id": "org/b"}]}
     with pytest.raises(UserError, match=r"serves 2 models \(org/a, org/b\): name"):
         rk.study(model=server.url)
-    chosen = rk.study(model=f"{server.url}#org/b").models[0]
+    chosen = rk.study(model={"base": server.url, "path": "org/b"}).models[0]
     assert (chosen["path"], chosen["label"].split()[0]) == ("org/b", "b")
 
 

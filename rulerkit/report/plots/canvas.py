@@ -42,6 +42,8 @@ TASK_NAMES = {
 }
 """How figures name the tasks of the benchmark, after Table 5 of the paper; others have their own
 name."""
+Threshold = float | Mapping[str, float] | None
+"""One threshold, or several by their names."""
 SINGLE, DOUBLE = 3.35, 6.9
 """The widths of one column and of two, in inches."""
 GREY = "0.35"
@@ -94,7 +96,7 @@ def draw_in(
     *notes: str,
     ax: "Axes | None" = None,
     series: int = 1,
-    threshold: Mapping[str, float] = {},
+    threshold: Threshold = None,
     shown: "pd.DataFrame | None" = None,
     **shared: Any,
 ) -> Iterator[list[Axes]]:
@@ -140,11 +142,13 @@ def draw_in(
         figure.set_figheight(whole + num_rows * (height - drawn * whole))
 
 
-def _draw_thresholds(panels: Sequence[Axes], thresholds: Mapping[str, float]) -> str:
+def _draw_thresholds(panels: Sequence[Axes], thresholds: Threshold) -> str:
     """A dashed line at each threshold in every panel; the note that names them."""
-    for axes, value in product(panels, thresholds.values()):
+    named = thresholds if isinstance(thresholds, Mapping) else {"threshold": thresholds}
+    levels = {name: value for name, value in named.items() if value is not None}
+    for axes, value in product(panels, levels.values()):
         axes.axhline(value, color=GREY, linewidth=0.7, linestyle=THRESHOLD_DASHES, zorder=1)
-    names = ", ".join(f"{name} = {value:g}" for name, value in thresholds.items())
+    names = ", ".join(f"{name} = {value:g}" for name, value in levels.items())
     return f"thin dashed: {names}" if names else ""
 
 

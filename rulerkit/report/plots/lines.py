@@ -18,6 +18,7 @@ from rulerkit.report.plots.canvas import (
     BEYOND_DASHES,
     DASHES,
     GREY_LINE,
+    Threshold,
     add_legend,
     draw_in,
     letters_in,
@@ -41,7 +42,7 @@ MODELS = ("label", "name")
 
 def score_by_length(
     lengths: "pd.DataFrame",
-    threshold: Mapping[str, float] = {},
+    threshold: Threshold = None,
     note: str = "",
     category: str = "all",
     published: str | Sequence[str] = (),
@@ -50,7 +51,7 @@ def score_by_length(
     """Score over length, a line per model with its intervals as bars.
 
     `lengths` is `Summary.lengths`, of which the rows of `category` are drawn; a length without a
-    complete score is a gap. `threshold` gives levels that are drawn dashed, by their names (see
+    complete score is a gap. `threshold` is drawn dashed: one number, or several by their names (see
     `thresholds`). `published` names models of the paper, whose printed scores are drawn in
     grey (see `paper.published_scores`).
     """
@@ -73,7 +74,7 @@ def series_by_length(
     series: str = "series",
     dashed_beyond: Mapping[str, float] = {},
     flat: Mapping[str, str] = {},
-    threshold: Mapping[str, float] = {},
+    threshold: Threshold = None,
     note: str = "",
     published: Mapping[str, Printed] = {},
     columns: int = 2,
