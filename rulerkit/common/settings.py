@@ -247,7 +247,8 @@ class ServerKeys(OptionalKeys):
     base_url: ServerAddress
     """the address of a server that runs already, such as http://localhost:8000/v1 (default of
     `engine: openai`: https://api.openai.com/v1; `engine: vllm` starts one of its own)"""
-    api_key_env: Annotated[str, Field(pattern=r"^[A-Za-z_]\w{0,63}$")]
+    # A notebook of a batch, which asks nobody, is given *** in the place of the name.
+    api_key_env: Annotated[str, Field(pattern=r"^([A-Za-z_]\w{0,63}|\*{3})$")]
     """the name of the environment variable that holds the key, never the key itself"""
     headers: Headers
     """a mapping of further headers of each request, such as {api-key: $NAME}; $NAME stands for an
