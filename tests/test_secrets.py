@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import rulerkit as rk
 from rulerkit.batch.jobs import Job
 from rulerkit.common.errors import UserError
 from rulerkit.common.hidden import hide, secrets_in
