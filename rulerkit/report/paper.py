@@ -88,7 +88,7 @@ def published_scores(
     models: str | Iterable[str], category: str = "all"
 ) -> dict[str, dict[int, float]]:
     """Printed scores of version 3 by length of each model, under its name in the paper; `models`
-    are slugs, such as 'gpt-4' or 'llama-3.1-8b'.
+    are slugs, such as 'gpt-4' or 'llama3-1-8b'.
 
     Raises UserError for a model that the table of the category does not have.
     """

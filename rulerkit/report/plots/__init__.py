@@ -12,6 +12,7 @@ A module holds the figures of one subject, `canvas` what all of them share.
 
 from rulerkit.report.plots.canvas import DOUBLE as DOUBLE
 from rulerkit.report.plots.canvas import SINGLE as SINGLE
+from rulerkit.report.plots.canvas import PrintFigure as PrintFigure
 from rulerkit.report.plots.canvas import style as style
 from rulerkit.report.plots.depth import depth_map as depth_map
 from rulerkit.report.plots.failures import failures_by_length as failures_by_length
