@@ -84,8 +84,6 @@ def load_tokenizer(spec: str) -> Tokenizer:
     name such as `cl100k_base`; or a Hugging Face name such as `Qwen/Qwen2.5-7B`, which is
     downloaded where it is not in the hub's cache.
     """
-    if not isinstance(spec, str) or not spec.strip():
-        raise UserError(f"tokenizer is {spec!r}: it must be `builtin`, a file, a folder or a name")
     if spec == "builtin":
         return _builtin()
 
@@ -303,19 +301,12 @@ def _sentencepiece(data: bytes, settings: dict[str, Any]) -> Tokenizer:
     )
 
 
-def tiktoken_dir() -> Path:
-    """Where tiktoken's files are: as its own variables say, else in our cache, since its default is
-    each node's /tmp."""
-    folder = os.environ.get("TIKTOKEN_CACHE_DIR") or os.environ.get("DATA_GYM_CACHE_DIR")
-    return Path(folder) if folder else cache_dir() / "tiktoken"
-
-
 def _tiktoken(name: str) -> Tokenizer:
     """A tiktoken encoding by its name, downloaded or cached by tiktoken."""
     import tiktoken
 
-    # All nodes of a cluster read the same files.
-    os.environ["TIKTOKEN_CACHE_DIR"] = str(tiktoken_dir())
+    # All nodes of a cluster read the same files: tiktoken's default is each node's /tmp.
+    os.environ.setdefault("TIKTOKEN_CACHE_DIR", str(cache_dir() / "tiktoken"))
     try:
         encoding = tiktoken.get_encoding(name)
     except (OSError, ValueError) as error:
