@@ -51,8 +51,7 @@ def settle(texts: Sequence[str]) -> list[str]:
         text = carried + text
         settled.append(text.rstrip(" "))
         carried = text[len(settled[-1]) :]
-    if settled:
-        settled[-1] += carried
+    settled[-1] += carried
     return settled
 
 

@@ -61,12 +61,6 @@ class PromptFormat:
         if self.thinking_marks:
             object.__setattr__(self, "thinking_marks", tuple(self.thinking_marks))
 
-        # The folder of stored forms is listed only for names that may be in it.
-        is_text = isinstance(self.template, str) and "{" in self.template
-        if self.template not in ("auto", *FORMS) and not is_text:
-            names = ("auto", *FORMS, *stored_forms())
-            hint = "The text of a Jinja chat template may stand here too"
-            check_known("template", self.template, names, hint)
         if self.system_prompt and self.form in FORMS:
             raise UserError(
                 f"the template {self.form} has no place for a system_prompt: use the tokenizer's "
@@ -85,7 +79,10 @@ class PromptFormat:
             return self.tokenizer.chat_template or "base"
         if self.template in FORMS or "{" in self.template:
             return self.template
-        return stored_forms()[self.template].read_text(encoding="utf-8")
+        stored = stored_forms()
+        hint = "The text of a Jinja chat template may stand here too"
+        check_known("template", self.template, ("auto", *FORMS, *stored), hint)
+        return stored[self.template].read_text(encoding="utf-8")
 
     @property
     def thinking_inside(self) -> int:

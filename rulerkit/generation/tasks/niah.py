@@ -119,8 +119,6 @@ class Needles(Task):
     of other needles."""
 
     family = "niah"
-    category = "niah"
-    short_name = "niah"
     nothing = "not found"
     new_tokens = (128, 4)
     question_form = (
