@@ -53,15 +53,20 @@ class Checkpoint:
         return download(who, self.path, self.revision, _SMALL)
 
     def check_weights(self) -> None:
-        """Raise `UserError` where a file of weights is cut short, by what its header says. Nothing
-        is downloaded."""
+        """Raise `UserError` where a file of weights is cut short or damaged, by what its header
+        says. Nothing is downloaded."""
+        try:
+            from safetensors import SafetensorError, safe_open
+        except ImportError:  # no engine that reads them is installed
+            return
         for weights in sorted(self.folder.glob("*.safetensors")) if self.folder else ():
-            size, expected = weights.stat().st_size, _size_of_safetensors(weights)
-            if size < expected:
+            try:
+                safe_open(weights, "np")
+            except SafetensorError as error:
                 raise UserError(
-                    f"model {self.who}: {weights} is cut short: it has {size:,} bytes and "
-                    f"should have at least {expected:,}; copy or download it again"
-                )
+                    f"model {self.who}: {weights} is cut short or damaged ({first_line(error)}): "
+                    "copy or download it again"
+                ) from error
 
     @cached_property
     def config(self) -> JSON:
@@ -145,21 +150,6 @@ def file_ends(path: Path) -> bytes:
         raise UserError(
             f"the weights in {path} cannot be read ({error}): copy or download them again"
         ) from error
-
-
-def _size_of_safetensors(path: Path) -> int:
-    """The bytes that a file of weights should have, by its header; 0 where it has none."""
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        header = file.read(length)
-    if len(header) < length:
-        return 8 + length
-    try:
-        tensors = json.loads(header)
-    except ValueError:
-        return 0
-    ends = [about["data_offsets"][1] for name, about in tensors.items() if name != "__metadata__"]
-    return 8 + length + max(ends, default=0)
 
 
 class CheckpointEngine(Model):
@@ -249,11 +239,8 @@ class CheckpointEngine(Model):
         tokenizer = self.prompt_format.tokenizer
         own = tokenizer.encode(tokenizer.eos_token or "").tolist()
         ids = set(own if len(own) == 1 else [])
-        for settings in (
-            self.checkpoint.read_json("generation_config.json"),
-            self.checkpoint.config,
-        ):
-            value = settings.get("eos_token_id")
+        for name in ("generation_config.json", "config.json"):
+            value = self.checkpoint.read_json(name).get("eos_token_id")
             ids.update(value if isinstance(value, list) else [value])
         return sorted(ids - {None})
 
