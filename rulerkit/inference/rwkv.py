@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from rulerkit.common.errors import UserError
-from rulerkit.common.gpus import free_memory, gpu_name, loading, torch_module
+from rulerkit.common.gpus import free_memory, gpu_name, loading, needed, torch_module
 from rulerkit.common.hub import download, is_hub_id
 from rulerkit.common.json_text import digest
-from rulerkit.common.paths import install_command, resolve
+from rulerkit.common.paths import resolve
 from rulerkit.common.settings import JSON, Spec
 from rulerkit.generation.example import Example
 from rulerkit.generation.tokenizers import Tokenizer, load_tokenizer
@@ -123,13 +123,7 @@ class RWKV(Model):
 
     def _package(self) -> Path:
         """The folder of the rwkv package."""
-        try:
-            return Path(import_module("rwkv").__path__[0])
-        except ImportError as error:
-            raise UserError(
-                f"model {self.name}: the rwkv engine needs the rwkv package: "
-                f"{install_command('rwkv')}"
-            ) from error
+        return Path(needed("rwkv", "rwkv").__path__[0])
 
     def _download(self, file: str) -> Path:
         """The folder in the hub's cache, named after the commit, with a file of the repository."""

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
-from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,9 +17,9 @@ from typing import Any
 from uuid import uuid4
 
 from rulerkit.common.errors import UserError, first_line
-from rulerkit.common.gpus import free_memory, gpu_name, loading, torch_module
+from rulerkit.common.gpus import free_memory, gpu_name, loading, needed, torch_module
 from rulerkit.common.json_text import digest
-from rulerkit.common.paths import cache_dir, install_command
+from rulerkit.common.paths import cache_dir
 from rulerkit.common.progress import in_notebook
 from rulerkit.common.settings import JSON, Spec
 from rulerkit.generation.example import Example
@@ -118,7 +117,7 @@ class Transformers(CheckpointEngine):
 
     def _from_pretrained(self) -> Any:
         """The network and transformers' report of weights that are missing from the files."""
-        library, device = _transformers(), self.device()
+        library, device = needed("transformers", "transformers"), self.device()
         if in_notebook():
             # A saved notebook cannot show a widget again.
             library.utils.logging.disable_progress_bar()
@@ -201,7 +200,8 @@ class Transformers(CheckpointEngine):
             torch.manual_seed(sampling.pop("seed"))
             settings = {"do_sample": True, "top_k": 0, **sampling}
         # in place of the checkpoint's generation_config.json, which may add sampling or penalties
-        network.generation_config = _transformers().GenerationConfig(
+        library = needed("transformers", "transformers")
+        network.generation_config = library.GenerationConfig(
             **settings,
             max_new_tokens=max(limits),
             eos_token_id=self.stop_ids or None,
@@ -247,14 +247,3 @@ def _state_of(network: Any) -> str:
     for weight in network.parameters():
         parts.append((id(weight), weight._version))
     return digest(str(parts))[:8]
-
-
-def _transformers() -> Any:
-    """The transformers library; imported by name because mypy would follow an import statement into
-    it."""
-    try:
-        return import_module("transformers")
-    except ModuleNotFoundError as error:
-        raise UserError(
-            f"the transformers engine needs {error.name}: {install_command('transformers')}"
-        ) from error
