@@ -78,13 +78,6 @@ class Checkpoint:
         return self.read_json("config.json")
 
     @property
-    def vocab_size(self) -> int | None:
-        """How many ids the model knows, as `config.json` says."""
-        of_text = self.config.get("text_config") or self.config
-        size: int | None = of_text.get("vocab_size")
-        return size
-
-    @property
     def commit(self) -> str | None:
         """The commit of the hub that a revision stands for; None for a folder."""
         # The hub's cache names folders by commits.
@@ -192,8 +185,7 @@ class CheckpointEngine(Model):
         if "max_length" in self.spec:
             return int(self.spec["max_length"])
         for settings in (self.spec.get("hf_overrides", {}), self.checkpoint.config):
-            of_text = settings.get("text_config")
-            stated = of_text if isinstance(of_text, dict) else settings
+            stated = settings.get("text_config") or settings
             for name in _POSITIONS:
                 if isinstance(stated.get(name), int):
                     return int(stated[name])
@@ -207,10 +199,9 @@ class CheckpointEngine(Model):
             return None
 
         thought = f", {self.beside} of {need} are for the thought" if self.beside else ""
-        if "max_length" in self.spec:
-            return f"its limit is {limit} tokens (max_length){thought}"
+        key = "max_length" if "max_length" in self.spec else "max_position_embeddings"
         return (
-            f"its limit is {limit} tokens (max_position_embeddings){thought}; `hf_overrides: "
+            f"its limit is {limit} tokens ({key}){thought}; `hf_overrides: "
             f"{{max_position_embeddings: {need}}}` goes beyond, or `max_length: {need}` where its "
             "RoPE scaling allows it"
         )
@@ -218,7 +209,9 @@ class CheckpointEngine(Model):
     def check_fits(self, example: Example) -> None:
         """Raises `TooLong` for an example whose length, or prompt and answer, exceed the limit, and
         a `UserError` for ids that the model does not know."""
-        highest, size = int(example.ids.max()), self.checkpoint.vocab_size
+        config = self.checkpoint.config
+        size = (config.get("text_config") or config).get("vocab_size")
+        highest = int(example.ids.max())
         if size and highest >= size:
             raise UserError(
                 f"model {self.name}: id {highest} is beyond the model's vocabulary of {size}: drop "

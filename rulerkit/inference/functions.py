@@ -75,11 +75,10 @@ class Function(Model):
     @cached_property
     def _told_by(self) -> JSON:
         """The digest of the source, where it says all, and the `version` that the user gives. Where
-        neither is there, answers are used again in this run alone, and a line says so."""
+        neither is there, answers are used again in this run alone."""
         source = source_of(self._code())
         if source:
             return {"source": digest(source), **self.given(("version",))}
-        ask_for_version(self.spec)
         # An entry is found anew by each call of `evaluate`, and is the same in one process.
         run = _PROCESS if "entry" in self.spec else uuid4().hex[:8]
         return {"version": version_of(self.spec, run)}
@@ -177,18 +176,15 @@ def raised(error: Exception) -> str:
 
 def version_of(spec: Spec, run: str) -> str:
     """The `version` of a function or a loaded checkpoint; where none is given that of one run,
-    whose answers no other run uses."""
-    return str(spec.get("version", f"none, run {run}"))
-
-
-def ask_for_version(spec: Spec) -> None:
-    """Say that answers without a `version` are used again in this run alone."""
-    if "version" not in spec:
-        remark(
-            f"{spec['name']}: nothing shows whether its code has changed, so another run uses its "
-            'answers again only with the same `version`: give one, such as version="1", and change '
-            "it with the code"
-        )
+    whose answers no other run uses, and a line says so."""
+    if "version" in spec:
+        return str(spec["version"])
+    remark(
+        f"{spec['name']}: nothing shows whether its code has changed, so another run uses its "
+        'answers again only with the same `version`: give one, such as version="1", and change it '
+        "with the code"
+    )
+    return f"none, run {run}"
 
 
 def source_of(function: Any) -> str | None:

@@ -28,11 +28,6 @@ MOST_TOKENS = 4 * 2**20  # under way, and as many made ahead, for each copy of t
 _WAIT = 1.0  # seconds between two looks at a server that loads
 
 
-def num_tokens(examples: Iterable[Example]) -> int:
-    """The tokens of several prompts."""
-    return sum(example.num_tokens for example in examples)
-
-
 class ServerEngine(Model):
     """What the engines share that ask a server: starting and ending it, sending prompts, and
     handling failures."""
@@ -150,7 +145,8 @@ class ServerEngine(Model):
 
     def _make(self, source: Iterator[Example], made: deque[Example]) -> bool:
         """Make one more example; False where there is none, or no more is needed now."""
-        if self._end or num_tokens(made) >= self._most_tokens:
+        tokens = sum(example.num_tokens for example in made)
+        if self._end or tokens >= self._most_tokens:
             return False
         before = len(made)
         made.extend(islice(source, 1))
@@ -170,7 +166,8 @@ class ServerEngine(Model):
         """Whether another prompt may be sent."""
         if self._end or len(under_way) >= self.open().concurrency:
             return False
-        return len(under_way) < 2 or num_tokens(under_way.values()) <= self._most_tokens
+        tokens = sum(example.num_tokens for example in under_way.values())
+        return len(under_way) < 2 or tokens <= self._most_tokens
 
     @cached_property
     def _most_tokens(self) -> int:

@@ -24,7 +24,7 @@ from rulerkit.common.progress import in_notebook
 from rulerkit.common.settings import JSON, Spec
 from rulerkit.generation.example import Example
 from rulerkit.inference.checkpoint import Checkpoint, CheckpointEngine
-from rulerkit.inference.functions import ask_for_version, version_of
+from rulerkit.inference.functions import version_of
 from rulerkit.inference.model import Answer, Answers, Failure
 
 READ_AHEAD = 32  # examples among which batches are formed
@@ -38,7 +38,7 @@ class Transformers(CheckpointEngine):
 
     def __init__(self, spec: Spec, loaded: tuple[Any, Any] | None = None) -> None:
         super().__init__(spec)
-        self._loaded, self._run = loaded, uuid4().hex[:8]
+        self._loaded = loaded
         self._network: Any = loaded[0] if loaded else None
         self._most_per_batch = sys.maxsize  # lowered when a batch does not fit
 
@@ -51,18 +51,19 @@ class Transformers(CheckpointEngine):
                     "already: leave it out"
                 )
             self.checkpoint = Checkpoint(self.name, str(_small_files(*loaded)))
-            ask_for_version(spec)
+            self._version = version_of(spec, uuid4().hex[:8])
 
     def identity(self) -> JSON:
         """As of any checkpoint; of a loaded model its class, its dtype and its `version`."""
         if not self._loaded:
             return super().identity() | self.given(("version",))
+        state = "" if "version" in self.spec else f"-{_state_of(self._network)}"
         return {
             "engine": "transformers",
             "loaded": type(self._network).__name__,
             "dtype": str(self._network.dtype).removeprefix("torch."),
             **self.given(("sampling",)),
-            "version": version_of(self.spec, f"{self._run}-{_state_of(self._network)}"),
+            "version": f"{self._version}{state}",
         }
 
     def environment(self) -> JSON:
