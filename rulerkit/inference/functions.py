@@ -87,7 +87,8 @@ class Function(Model):
         """A batch at a time, in the order given. An example for which the function returns None or
         raises has failed."""
         if self._function is None:
-            self._function = self._returned()
+            with loading(self.name, f"entry {self.spec['entry']}"):
+                self._function = self._code()(**self.spec.get("entry_with", {}))
 
         source, works = iter(examples), False
         while batch := list(islice(source, self.spec.get("batch_size", BATCH_SIZE))):
@@ -147,11 +148,6 @@ class Function(Model):
         if "entry" in self.spec:
             self._function = None
 
-    def _returned(self) -> Any:
-        """The function that the entry returns."""
-        with loading(self.name, f"entry {self.spec['entry']}"):
-            return self._code()(**self.spec.get("entry_with", {}))
-
     def _code(self) -> Any:
         """The function, or the one that `entry` names: of an installed module, one under the
         project root or one of the kit's."""
@@ -168,10 +164,9 @@ class Function(Model):
 
 def raised(error: Exception) -> str:
     """What was raised and where, in one line: the user's own code, not a trace through ours."""
+    place = extract_tb(error.__traceback__)[-1]
     what = f"{type(error).__name__}: {first_line(error)}"
-    places = extract_tb(error.__traceback__)
-    # One that was returned, not raised, has no place.
-    return f"{what} ({places[-1].filename}, line {places[-1].lineno})" if places else what
+    return f"{what} ({place.filename}, line {place.lineno})"
 
 
 def version_of(spec: Spec, run: str) -> str:
