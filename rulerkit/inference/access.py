@@ -37,6 +37,11 @@ class Address(NamedTuple):
         """The URL as messages and records show it."""
         return hide_address(self.url)
 
+    @property
+    def port(self) -> str:
+        """The port of a server on this machine."""
+        return self.url.removesuffix("/v1").rpartition(":")[2]
+
     def without_secrets(self, text: str) -> str:
         """What a server wrote, without the key and the other secrets that it was sent."""
         url = httpx2.URL(self.url)

@@ -5,7 +5,6 @@ import os
 import shlex
 import sys
 from importlib.util import find_spec
-from urllib.parse import urlsplit
 
 from rulerkit.common.errors import UserError, listed
 from rulerkit.common.gpus import gpu_name, visible_gpus
@@ -155,7 +154,7 @@ class Vllm(CheckpointEngine, ServerEngine):
         """The command of a server; over several nodes, that of the first node."""
         http: JSON = {
             "host": "127.0.0.1",
-            "port": urlsplit(address.url).port,
+            "port": address.port,
             "served_model_name": self.name,
             "uvicorn_log_level": "warning",
             "enable_prompt_tokens_details": True,
