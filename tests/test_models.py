@@ -115,10 +115,9 @@ def test_an_entry_is_called_when_it_is_first_asked(project, monkeypatch):
     asked = [example("a", rk.load_model("perfect").prompt_format)]
     assert answers(one, asked)[0].text == "yes"
     for entry, words in [
-        ("my_entry_models:lod", "entry my_entry_models:lod: .* has no attribute 'lod'"),
+        ("my_entry_models:lod", "entry my_entry_models:lod .* has no attribute 'lod'"),
         ("my_entry_modelz:load", "No module named"),
-        ("json:dumps", "entry json:dumps raised TypeError: .* missing 1 required"),
-        ("os:getcwd", "entry os:getcwd returned '.*', not a function"),
+        ("json:dumps", "entry json:dumps cannot be loaded: TypeError: .* missing 1 required"),
     ]:
         with one_line(words):
             answers(rk.load_model({"entry": entry, "name": "m"}), asked)
@@ -239,12 +238,11 @@ def test_weights_that_are_cut_short_are_seen_before_they_are_loaded(folder, tmp_
     place = tmp_path / "cut"
     shutil.copytree(folder, place)
     (weights,) = place.glob("*.safetensors")
-    size = weights.stat().st_size
-    os.truncate(weights, size - 5)
+    os.truncate(weights, weights.stat().st_size - 5)
     spec = f"{{path: {place}, name: cut, engine: transformers}}"
     ended = rulerkit("evaluate", spec, "--dry-run", "--tasks", "vt", "--lengths", "1K")
     assert ended.status == 2
-    assert f"model.safetensors is cut short: it has {size - 5:,} bytes and should" in ended.err
+    assert "model.safetensors is cut short or damaged (" in ended.err
 
 
 def test_folders_that_are_no_models(tmp_path, folder, words):

@@ -1,5 +1,7 @@
 """`--dry-run` counts what a study asks, and `check` works from the command line."""
 
+import pytest
+
 import rulerkit as rk
 from rulerkit.batch.plan import plan_text
 
@@ -36,6 +38,7 @@ def test_a_length_beyond_the_model_is_named_and_not_counted(tmp_path):
 
 
 def test_a_model_whose_weights_are_cut_short_leaves_the_others(tmp_path):
+    pytest.importorskip("safetensors")
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     (tmp_path / "model.safetensors").write_bytes((1000).to_bytes(8, "little"))
     broken = {"path": str(tmp_path), "name": "broken", "engine": "vllm"}

@@ -5,6 +5,7 @@ import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 from rulerkit.common.errors import UserError, first_line, shortened
@@ -30,15 +31,19 @@ def visible_gpus() -> list[str]:
 # --- torch ----------------------------------------------------------------------------------------
 
 
-def torch_module(engine: str = "transformers") -> Any:
-    """torch, or the `UserError` that says how to get it, and with it the rest of an engine."""
+def needed(module: str, engine: str) -> Any:
+    """A module that an engine needs, or the `UserError` that says how to install it."""
     try:
-        import torch
+        return import_module(module)
     except ImportError as error:
         raise UserError(
-            f"the {engine} engine is not installed, as torch is not: {install_command(engine)}"
+            f"the {engine} engine needs {error.name or module}: {install_command(engine)}"
         ) from error
-    return torch
+
+
+def torch_module(engine: str = "transformers") -> Any:
+    """torch, which an engine needs."""
+    return needed("torch", engine)
 
 
 def gpu_name(device: str) -> str | None:

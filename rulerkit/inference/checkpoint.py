@@ -53,15 +53,20 @@ class Checkpoint:
         return download(who, self.path, self.revision, _SMALL)
 
     def check_weights(self) -> None:
-        """Raise `UserError` where a file of weights is cut short, by what its header says. Nothing
-        is downloaded."""
+        """Raise `UserError` where a file of weights is cut short or damaged, by what its header
+        says. Nothing is downloaded."""
+        try:
+            from safetensors import SafetensorError, safe_open
+        except ImportError:  # no engine that reads them is installed
+            return
         for weights in sorted(self.folder.glob("*.safetensors")) if self.folder else ():
-            size, expected = weights.stat().st_size, _size_of_safetensors(weights)
-            if size < expected:
+            try:
+                safe_open(weights, "np")
+            except SafetensorError as error:
                 raise UserError(
-                    f"model {self.who}: {weights} is cut short: it has {size:,} bytes and "
-                    f"should have at least {expected:,}; copy or download it again"
-                )
+                    f"model {self.who}: {weights} is cut short or damaged ({first_line(error)}): "
+                    "copy or download it again"
+                ) from error
 
     @cached_property
     def config(self) -> JSON:
@@ -71,13 +76,6 @@ class Checkpoint:
                 f"model {self.who}: {self.path} is no model: there is no config.json in it"
             )
         return self.read_json("config.json")
-
-    @property
-    def vocab_size(self) -> int | None:
-        """How many ids the model knows, as `config.json` says."""
-        of_text = self.config.get("text_config") or self.config
-        size: int | None = of_text.get("vocab_size")
-        return size
 
     @property
     def commit(self) -> str | None:
@@ -147,21 +145,6 @@ def file_ends(path: Path) -> bytes:
         ) from error
 
 
-def _size_of_safetensors(path: Path) -> int:
-    """The bytes that a file of weights should have, by its header; 0 where it has none."""
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        header = file.read(length)
-    if len(header) < length:
-        return 8 + length
-    try:
-        tensors = json.loads(header)
-    except ValueError:
-        return 0
-    ends = [about["data_offsets"][1] for name, about in tensors.items() if name != "__metadata__"]
-    return 8 + length + max(ends, default=0)
-
-
 class CheckpointEngine(Model):
     """What the engines share that run a checkpoint.
 
@@ -202,8 +185,7 @@ class CheckpointEngine(Model):
         if "max_length" in self.spec:
             return int(self.spec["max_length"])
         for settings in (self.spec.get("hf_overrides", {}), self.checkpoint.config):
-            of_text = settings.get("text_config")
-            stated = of_text if isinstance(of_text, dict) else settings
+            stated = settings.get("text_config") or settings
             for name in _POSITIONS:
                 if isinstance(stated.get(name), int):
                     return int(stated[name])
@@ -217,10 +199,9 @@ class CheckpointEngine(Model):
             return None
 
         thought = f", {self.beside} of {need} are for the thought" if self.beside else ""
-        if "max_length" in self.spec:
-            return f"its limit is {limit} tokens (max_length){thought}"
+        key = "max_length" if "max_length" in self.spec else "max_position_embeddings"
         return (
-            f"its limit is {limit} tokens (max_position_embeddings){thought}; `hf_overrides: "
+            f"its limit is {limit} tokens ({key}){thought}; `hf_overrides: "
             f"{{max_position_embeddings: {need}}}` goes beyond, or `max_length: {need}` where its "
             "RoPE scaling allows it"
         )
@@ -228,7 +209,9 @@ class CheckpointEngine(Model):
     def check_fits(self, example: Example) -> None:
         """Raises `TooLong` for an example whose length, or prompt and answer, exceed the limit, and
         a `UserError` for ids that the model does not know."""
-        highest, size = int(example.ids.max()), self.checkpoint.vocab_size
+        config = self.checkpoint.config
+        size = (config.get("text_config") or config).get("vocab_size")
+        highest = int(example.ids.max())
         if size and highest >= size:
             raise UserError(
                 f"model {self.name}: id {highest} is beyond the model's vocabulary of {size}: drop "
@@ -249,11 +232,8 @@ class CheckpointEngine(Model):
         tokenizer = self.prompt_format.tokenizer
         own = tokenizer.encode(tokenizer.eos_token or "").tolist()
         ids = set(own if len(own) == 1 else [])
-        for settings in (
-            self.checkpoint.read_json("generation_config.json"),
-            self.checkpoint.config,
-        ):
-            value = settings.get("eos_token_id")
+        for name in ("generation_config.json", "config.json"):
+            value = self.checkpoint.read_json(name).get("eos_token_id")
             ids.update(value if isinstance(value, list) else [value])
         return sorted(ids - {None})
 

@@ -17,9 +17,9 @@ import sysconfig
 from collections.abc import Iterable
 from contextlib import suppress
 from dis import get_instructions
+from functools import cached_property
 from importlib.util import find_spec
 from itertools import islice
-from pathlib import Path
 from pkgutil import resolve_name
 from traceback import extract_tb
 from types import CodeType, FunctionType, ModuleType
@@ -27,19 +27,19 @@ from typing import Any
 from uuid import uuid4
 
 from rulerkit.common.errors import UserError, first_line, remark
+from rulerkit.common.gpus import loading
 from rulerkit.common.json_text import digest
-from rulerkit.common.paths import KIT, home
+from rulerkit.common.project import KIT, PACKAGE, home
 from rulerkit.common.settings import JSON, Spec
 from rulerkit.generation.example import Example, split_prompt
 from rulerkit.inference.model import COMPRESSED, Answers, Failure, Model, cut, refuse_echo
 
 BATCH_SIZE = 8  # prompts of a batch, where the spec does not say
-NO_VERSION = "none, run "
-"""How the version of a function begins whose source does not say all and that was given none."""
 _PROCESS = uuid4().hex[:8]
 _INSTALLED = (
+    *("built-in", "frozen"),
     *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")),
-    str(Path(__file__).parents[1]),
+    str(PACKAGE),
 )
 
 
@@ -51,8 +51,6 @@ class Function(Model):
     def __init__(self, spec: Spec, function: Any = None) -> None:
         super().__init__(spec)
         self._function = function
-        # An entry is found anew by each call of `evaluate`, and is the same in one process.
-        self._run = _PROCESS if "entry" in spec else uuid4().hex[:8]
         self.takes: str = spec.get("takes", "prompts")
         if self.takes == "parts":
             self.protocol_note = COMPRESSED
@@ -61,32 +59,36 @@ class Function(Model):
                 f"model {self.name}: a function that takes {self.takes} needs the `tokenizer` that "
                 "their ids belong to (`builtin` where it reads the texts of parts alone)"
             )
-        if function is not None and not source_of(function):
-            ask_for_version(spec)
 
     def identity(self) -> JSON:
         """The entry and its arguments, or the function's qualified name; and what tells its code
-        from a changed one: the digest of its source, and the `version` that the user gives. Where
-        neither is there, answers are used again in this run alone."""
-        function = self._code()
+        from a changed one."""
         what: JSON = {"engine": "function", "takes": self.takes}
-        if "entry" in self.spec:
-            what |= self.given(("entry", "entry_with"))
-        else:
+        what |= self.given(("entry", "entry_with"))
+        if "entry" not in what:
             # An object that is called is named by its class: it has no name of its own.
-            named = function if hasattr(function, "__qualname__") else type(function)
+            is_named = hasattr(self._function, "__qualname__")
+            named = self._function if is_named else type(self._function)
             what["function"] = f"{named.__module__}.{named.__qualname__}"
+        return what | self._told_by
 
-        source = source_of(function)
+    @cached_property
+    def _told_by(self) -> JSON:
+        """The digest of the source, where it says all, and the `version` that the user gives. Where
+        neither is there, answers are used again in this run alone."""
+        source = source_of(self._code())
         if source:
-            return what | {"source": digest(source), **self.given(("version",))}
-        return what | {"version": version_of(self.spec, self._run)}
+            return {"source": digest(source), **self.given(("version",))}
+        # An entry is found anew by each call of `evaluate`, and is the same in one process.
+        run = _PROCESS if "entry" in self.spec else uuid4().hex[:8]
+        return {"version": version_of(self.spec, run)}
 
     def answer(self, examples: Iterable[Example]) -> Answers:
         """A batch at a time, in the order given. An example for which the function returns None or
         raises has failed."""
         if self._function is None:
-            self._function = self._returned()
+            with loading(self.name, f"entry {self.spec['entry']}"):
+                self._function = self._code()(**self.spec.get("entry_with", {}))
 
         source, works = iter(examples), False
         while batch := list(islice(source, self.spec.get("batch_size", BATCH_SIZE))):
@@ -146,28 +148,6 @@ class Function(Model):
         if "entry" in self.spec:
             self._function = None
 
-    def _returned(self) -> Any:
-        """The function that the entry returns."""
-        entry = self._code()
-        if not source_of(entry):
-            ask_for_version(self.spec)
-
-        try:
-            function = entry(**self.spec.get("entry_with", {}))
-        except UserError:
-            raise
-        except Exception as error:  # it is the user's code
-            raise UserError(
-                f"model {self.name}: entry {self.spec['entry']} raised {raised(error)}"
-            ) from error
-
-        if not callable(function):
-            raise UserError(
-                f"model {self.name}: entry {self.spec['entry']} returned {reprlib.repr(function)}, "
-                "not a function from prompts to texts"
-            )
-        return function
-
     def _code(self) -> Any:
         """The function, or the one that `entry` names: of an installed module, one under the
         project root or one of the kit's."""
@@ -178,37 +158,28 @@ class Function(Model):
             if str(root) not in sys.path:
                 sys.path.append(str(root))
         entry = self.spec["entry"]
-        try:
+        with loading(self.name, f"entry {entry} (`module:function`, installed or in {home()})"):
             return resolve_name(entry)
-        except (AttributeError, ImportError, ValueError) as error:
-            raise UserError(
-                f"model {self.name}: entry {entry}: {first_line(error)}; give `module:function`, "
-                f"of an installed module or one under the project root {home()}"
-            ) from error
 
 
 def raised(error: Exception) -> str:
     """What was raised and where, in one line: the user's own code, not a trace through ours."""
+    place = extract_tb(error.__traceback__)[-1]
     what = f"{type(error).__name__}: {first_line(error)}"
-    places = extract_tb(error.__traceback__)
-    # One that was returned, not raised, has no place.
-    return f"{what} ({places[-1].filename}, line {places[-1].lineno})" if places else what
+    return f"{what} ({place.filename}, line {place.lineno})"
 
 
 def version_of(spec: Spec, run: str) -> str:
     """The `version` of a function or a loaded checkpoint; where none is given that of one run,
-    whose answers no other run uses."""
-    return str(spec.get("version", f"{NO_VERSION}{run}"))
-
-
-def ask_for_version(spec: Spec) -> None:
-    """Say that answers without a `version` are used again in this run alone."""
-    if "version" not in spec:
-        remark(
-            f"{spec['name']}: nothing shows whether its code has changed, so another run uses its "
-            'answers again only with the same `version`: give one, such as version="1", and change '
-            "it with the code"
-        )
+    whose answers no other run uses, and a line says so."""
+    if "version" in spec:
+        return str(spec["version"])
+    remark(
+        f"{spec['name']}: nothing shows whether its code has changed, so another run uses its "
+        'answers again only with the same `version`: give one, such as version="1", and change it '
+        "with the code"
+    )
+    return f"none, run {run}"
 
 
 def source_of(function: Any) -> str | None:
@@ -243,11 +214,8 @@ def source_of(function: Any) -> str | None:
 
 def is_installed(module: str) -> bool:
     """Whether a module belongs to Python, an installed package or the kit."""
-    top = module.partition(".")[0]
-    if top in sys.stdlib_module_names:
-        return True
     try:
-        spec = find_spec(top)
+        spec = find_spec(module.partition(".")[0])
     except ValueError:  # a module made by hand
         return False
     return spec is not None and str(spec.origin).startswith(_INSTALLED)

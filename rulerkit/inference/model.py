@@ -140,11 +140,12 @@ class Model(ABC):
     @cached_property
     def prompt_format(self) -> PromptFormat:
         """The frame around each example, with this model's tokenizer."""
-        return self.make_format(self.tokenizer())
+        return self.make_format()
 
-    def make_format(self, tokenizer: Tokenizer, **settings: Any) -> PromptFormat:
+    def make_format(self, **settings: Any) -> PromptFormat:
         """The prompt format of the spec, over defaults. A chat model without any template is a
         `UserError`."""
+        tokenizer = self.tokenizer()
         settings |= self.given(SETTINGS)
         # A form that was had from a server stands in for the template that the model lacks.
         has_template = "template" in settings or tokenizer.chat_template
@@ -220,24 +221,18 @@ def cut(text: str, tokenizer: Tokenizer, most: int) -> Answer:
 
 
 def refuse_echo(name: str, example: Example, text: str) -> None:
-    """Raise `ModelError` where an answer holds the prompt: stretches from three places, as far
-    apart as in the prompt, in a text at least half as long.
+    """Raise `ModelError` where an answer holds the middle half of the prompt.
 
-    Its end alone is no sign: engines drop special tokens there. Nor is one stretch: a base model
-    may repeat the question, and a thinking model quotes what it reads.
+    Engines drop special tokens at both ends. A shorter stretch is no sign: a base model may repeat
+    the question, and a thinking model quotes what it reads.
     """
     if not example.prompt or 2 * len(text) < len(example.prompt):
         return
     # White space may come back in another form.
     written, prompt = " ".join(text.split()), " ".join(example.prompt.split())
     quarter = len(prompt) // 4
-    place = 0
-    for start in (quarter, 2 * quarter, 3 * quarter):
-        place = written.find(prompt[start : start + 100], place)
-        if place < 0:
-            return
-        # Where a haystack repeats its sentences, a short quote holds all three stretches.
-        place += quarter * 9 // 10
+    if prompt[quarter : quarter + max(100, 2 * quarter)] not in written:
+        return
     raise ModelError(
         f"{name} returned the prompt of example {example.index} of {example.task}: the engine "
         "returns the prompt with its answer, which would be scored; let it return only the new "

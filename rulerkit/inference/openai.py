@@ -153,7 +153,7 @@ class OpenAI(ServerEngine):
         if path == "chat":
             place = "none" if self.spec.get("thinking_tokens") else "user"
             settings = {"template": "gpt-4", "prefix_in": place}
-        return self.make_format(self.tokenizer(), **settings)
+        return self.make_format(**settings)
 
     def tokenizer_name(self) -> str:
         """The spec's, else that of the folder or hub id that `path` is, else the one known for a

@@ -49,12 +49,7 @@ def read_reply(content: Any) -> Reply:
     choices = at(content, "choices")
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
         raise ValueError(f"the server sent {shortened(content)}")
-    # One answer is asked for: the first by its number, should a server send several.
     choice = choices[0]
-    for other in choices:
-        if at(other, "index") == 0:
-            choice = other
-            break
     message = choice.get("message")
     written = at(message, "content")
     said = _read_content(choice.get("text") if written is None else written)

@@ -11,16 +11,15 @@ from contextlib import redirect_stdout
 from dataclasses import replace
 from functools import cached_property
 from importlib import import_module
-from importlib.metadata import version
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 from rulerkit.common.errors import UserError
-from rulerkit.common.gpus import free_memory, gpu_name, loading, torch_module
+from rulerkit.common.gpus import free_memory, gpu_name, loading, needed, torch_module
 from rulerkit.common.hub import download, is_hub_id
 from rulerkit.common.json_text import digest
-from rulerkit.common.paths import install_command, resolve
+from rulerkit.common.paths import package_version, resolve
 from rulerkit.common.settings import JSON, Spec
 from rulerkit.generation.example import Example
 from rulerkit.generation.tokenizers import Tokenizer, load_tokenizer
@@ -61,18 +60,15 @@ class RWKV(Model):
 
     def environment(self) -> JSON:
         """The version of the rwkv package, the GPU's name, and the path as given."""
-        self._package()
-        return {
-            "packages": {"rwkv": version("rwkv")},
-            "gpu": gpu_name("cuda"),
-            "path": self.spec["path"],
-        }
+        packages = {"rwkv": package_version("rwkv")}
+        return {"packages": packages, "gpu": gpu_name("cuda"), "path": self.spec["path"]}
 
     def tokenizer(self) -> Tokenizer:
         """The spec's tokenizer, else the World vocabulary of the package."""
         if "tokenizer" in self.spec:
             return super().tokenizer()
-        return replace(load_tokenizer(str(self._package() / f"{VOCABULARY}.txt")), name=VOCABULARY)
+        file = f"{needed('rwkv', 'rwkv').__path__[0]}/{VOCABULARY}.txt"
+        return replace(load_tokenizer(file), name=VOCABULARY)
 
     def answer(self, examples: Iterable[Example]) -> Answers:
         """One example after the other; greedy."""
@@ -105,7 +101,7 @@ class RWKV(Model):
         if self._network is not None:
             return self._network
         path = self._local or self._download(self._file) / self._file
-        self._package()
+        needed("rwkv", "rwkv")
         # the package prints what it loads
         with loading(self.name, path), redirect_stdout(StringIO()):
             # Version 7 has a weight that no older version has.
@@ -120,16 +116,6 @@ class RWKV(Model):
     def _strategy(self) -> str:
         """Device and number format: half precision on the GPU if there is one."""
         return "cuda fp16" if torch_module().cuda.is_available() else "cpu fp32"
-
-    def _package(self) -> Path:
-        """The folder of the rwkv package."""
-        try:
-            return Path(import_module("rwkv").__path__[0])
-        except ImportError as error:
-            raise UserError(
-                f"model {self.name}: the rwkv engine needs the rwkv package: "
-                f"{install_command('rwkv')}"
-            ) from error
 
     def _download(self, file: str) -> Path:
         """The folder in the hub's cache, named after the commit, with a file of the repository."""

@@ -7,10 +7,11 @@ under way. `vllm` and `openai` are the two engines.
 """
 
 import time
-from bisect import insort
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from functools import partial
+from functools import cached_property, partial
+from itertools import islice
 from typing import Any, ClassVar
 
 from rulerkit.common.errors import UserError, remark
@@ -23,43 +24,8 @@ from rulerkit.inference.process import ServerProcess
 from rulerkit.inference.refusals import RequestError, fatal_words
 from rulerkit.inference.reply import Reply
 
-AHEAD = 512  # examples made ahead and put in order, at most
-AHEAD_TOKENS = 32 * 2**20  # and their tokens: about half a gigabyte
-MOST_TOKENS = 4 * 2**20  # of the prompts that are under way, for each copy of the model
+MOST_TOKENS = 4 * 2**20  # under way, and as many made ahead, for each copy of the model
 _WAIT = 1.0  # seconds between two looks at a server that loads
-
-
-def num_tokens(examples: Iterable[Example]) -> int:
-    """The tokens of several prompts."""
-    return sum(example.num_tokens for example in examples)
-
-
-def _by_ids(example: Example) -> bytes:
-    return example.ids.astype(">i4").tobytes()
-
-
-class Waiting:
-    """Examples that were made and not sent yet. They are sent in the order of their token ids, so
-    that neighbours share the longest prefixes in a server's cache."""
-
-    def __init__(self, examples: Iterable[Example]) -> None:
-        self._source = iter(examples)
-        self.made: list[Example] = []  # in this order
-
-    def make(self) -> bool:
-        """Make one more example; False where there is none, or enough are made."""
-        if len(self.made) >= AHEAD or num_tokens(self.made) >= AHEAD_TOKENS:
-            return False
-        example = next(self._source, None)
-        if example is not None:
-            insort(self.made, example, key=_by_ids)
-        return example is not None
-
-    def take(self) -> Example | None:
-        """The next example to send; None where none is left."""
-        if not self.made and not self.make():
-            return None
-        return self.made.pop(0)
 
 
 class ServerEngine(Model):
@@ -149,28 +115,42 @@ class ServerEngine(Model):
         Where every request would fail, no more are sent, and a `UserError` is raised after the
         answers that were under way; at once where a server that this process started is gone.
         """
-        waiting = Waiting(examples)
-        if not waiting.make():
+        source, under_way = iter(examples), dict[Future[Answer], Example]()
+        made = deque(islice(source, 1))  # and not sent yet
+        if not made:
             return
         # What does not fit is said before a server is started.
-        self.check_fits(waiting.made[0])
+        self.check_fits(made[0])
         self.open()
         self._end = ""
-        under_way: dict[Future[Answer], Example] = {}
         try:
             while True:
-                if self.is_ready() and not self._send_more(waiting, under_way):
-                    break
+                is_ready = self.is_ready()
+                while is_ready and made and self._takes_more(under_way):
+                    example = made.popleft()
+                    under_way[self._start(example)] = example
 
                 # While nothing has come back, the time goes into making examples.
-                if any(future.done() for future in under_way) or not waiting.make():
-                    yield from self._finished(under_way)
+                if not any(future.done() for future in under_way) and self._make(source, made):
+                    continue
+                if is_ready and not under_way:
+                    break
+                yield from self._finished(under_way)
         finally:
             # The server sees the connections close, and stops.
             for future in under_way:
                 future.cancel()
         if self._end:
             raise UserError(f"{self._end}; all answers so far are kept")
+
+    def _make(self, source: Iterator[Example], made: deque[Example]) -> bool:
+        """Make one more example; False where there is none, or no more is needed now."""
+        tokens = sum(example.num_tokens for example in made)
+        if self._end or tokens >= self._most_tokens:
+            return False
+        before = len(made)
+        made.extend(islice(source, 1))
+        return len(made) > before
 
     def _finished(self, under_way: "dict[Future[Answer], Example]") -> Answers:
         """What has come back, after a moment at most."""
@@ -182,17 +162,14 @@ class ServerEngine(Model):
             if outcome:
                 yield example, outcome
 
-    def _send_more(self, waiting: Waiting, under_way: "dict[Future[Answer], Example]") -> bool:
-        """Send what the server can take; False where nothing is under way any more."""
-        while not self._end and len(under_way) < self.open().concurrency:
-            if len(under_way) > 1 and num_tokens(under_way.values()) > self._most_tokens():
-                break
-            example = waiting.take()
-            if example is None:
-                break
-            under_way[self._start(example)] = example
-        return bool(under_way)
+    def _takes_more(self, under_way: "dict[Future[Answer], Example]") -> bool:
+        """Whether another prompt may be sent."""
+        if self._end or len(under_way) >= self.open().concurrency:
+            return False
+        tokens = sum(example.num_tokens for example in under_way.values())
+        return len(under_way) < 2 or tokens <= self._most_tokens
 
+    @cached_property
     def _most_tokens(self) -> int:
         """The prompt tokens that may be under way; of more a server would choose its own order."""
         return MOST_TOKENS * self.copies()
@@ -219,7 +196,7 @@ class ServerEngine(Model):
         process we can see."""
         self.check_fits(example)
         connection, tokens = self.open(), example.num_tokens
-        before_it = min(connection.concurrency * tokens, self._most_tokens() + tokens)
+        before_it = min(connection.concurrency * tokens, self._most_tokens + tokens)
         seconds = before_it / 1000 + self.most_tokens(example) / 5
         if self.process:
             seconds *= 10

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
-from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,14 +17,14 @@ from typing import Any
 from uuid import uuid4
 
 from rulerkit.common.errors import UserError, first_line
-from rulerkit.common.gpus import free_memory, gpu_name, loading, torch_module
+from rulerkit.common.gpus import free_memory, gpu_name, loading, needed, torch_module
 from rulerkit.common.json_text import digest
-from rulerkit.common.paths import cache_dir, install_command
+from rulerkit.common.paths import cache_dir
 from rulerkit.common.progress import in_notebook
 from rulerkit.common.settings import JSON, Spec
 from rulerkit.generation.example import Example
 from rulerkit.inference.checkpoint import Checkpoint, CheckpointEngine
-from rulerkit.inference.functions import ask_for_version, version_of
+from rulerkit.inference.functions import version_of
 from rulerkit.inference.model import Answer, Answers, Failure
 
 READ_AHEAD = 32  # examples among which batches are formed
@@ -39,7 +38,7 @@ class Transformers(CheckpointEngine):
 
     def __init__(self, spec: Spec, loaded: tuple[Any, Any] | None = None) -> None:
         super().__init__(spec)
-        self._loaded, self._run = loaded, uuid4().hex[:8]
+        self._loaded = loaded
         self._network: Any = loaded[0] if loaded else None
         self._most_per_batch = sys.maxsize  # lowered when a batch does not fit
 
@@ -52,18 +51,19 @@ class Transformers(CheckpointEngine):
                     "already: leave it out"
                 )
             self.checkpoint = Checkpoint(self.name, str(_small_files(*loaded)))
-            ask_for_version(spec)
+            self._version = version_of(spec, uuid4().hex[:8])
 
     def identity(self) -> JSON:
         """As of any checkpoint; of a loaded model its class, its dtype and its `version`."""
         if not self._loaded:
             return super().identity() | self.given(("version",))
+        state = "" if "version" in self.spec else f"-{_state_of(self._network)}"
         return {
             "engine": "transformers",
             "loaded": type(self._network).__name__,
             "dtype": str(self._network.dtype).removeprefix("torch."),
             **self.given(("sampling",)),
-            "version": version_of(self.spec, f"{self._run}-{_state_of(self._network)}"),
+            "version": f"{self._version}{state}",
         }
 
     def environment(self) -> JSON:
@@ -118,7 +118,7 @@ class Transformers(CheckpointEngine):
 
     def _from_pretrained(self) -> Any:
         """The network and transformers' report of weights that are missing from the files."""
-        library, device = _transformers(), self.device()
+        library, device = needed("transformers", "transformers"), self.device()
         if in_notebook():
             # A saved notebook cannot show a widget again.
             library.utils.logging.disable_progress_bar()
@@ -201,7 +201,8 @@ class Transformers(CheckpointEngine):
             torch.manual_seed(sampling.pop("seed"))
             settings = {"do_sample": True, "top_k": 0, **sampling}
         # in place of the checkpoint's generation_config.json, which may add sampling or penalties
-        network.generation_config = _transformers().GenerationConfig(
+        library = needed("transformers", "transformers")
+        network.generation_config = library.GenerationConfig(
             **settings,
             max_new_tokens=max(limits),
             eos_token_id=self.stop_ids or None,
@@ -247,14 +248,3 @@ def _state_of(network: Any) -> str:
     for weight in network.parameters():
         parts.append((id(weight), weight._version))
     return digest(str(parts))[:8]
-
-
-def _transformers() -> Any:
-    """The transformers library; imported by name because mypy would follow an import statement into
-    it."""
-    try:
-        return import_module("transformers")
-    except ModuleNotFoundError as error:
-        raise UserError(
-            f"the transformers engine needs {error.name}: {install_command('transformers')}"
-        ) from error

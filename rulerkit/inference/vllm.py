@@ -24,10 +24,6 @@ MASTER = "RULERKIT_MASTER"
 NEUTRAL_ARGUMENTS: list[str] = package_data("model_keys.yaml")["neutral_arguments"]
 """Entries of `engine_args` that leave answers alone, so that they may change between the sessions
 of one run."""
-MORE_MEMORY = (
-    "`tensor_parallel_size`, a smaller `max_length` or `engine_args: {kv_cache_dtype: fp8, "
-    "gpu_memory_utilization: 0.95}` make room"
-)
 _LONGEST = 2**20  # tokens, for models whose configuration names no limit
 
 
@@ -76,7 +72,7 @@ class Vllm(CheckpointEngine, ServerEngine):
         if room and room < need <= limit:
             return (
                 f"{need} tokens are needed, and its keys and values have room for {room} here; "
-                f"{MORE_MEMORY}"
+                "`tensor_parallel_size` or `engine_args: {kv_cache_dtype: fp8}` make room"
             )
         return super().too_long(length)
 
@@ -204,16 +200,15 @@ class Vllm(CheckpointEngine, ServerEngine):
         return [sys.executable, "-m", *module, model, *_flags(arguments)]
 
     def variables(self) -> dict[str, str]:
-        """Environment variables of vLLM. A value that the user exported wins, except for
+        """The environment of vLLM. A value that the user exported wins, except for
         `batch_invariant`, which is part of the record."""
         defaults = {"VLLM_NO_USAGE_STATS": "1"}
         bounds = {"gpu_memory_utilization", "kv_cache_memory_bytes"}
         if self.device() == "cpu" and bounds.isdisjoint(self._engine_args):
             # In GiB; vLLM would take nearly all memory of the machine.
             defaults["VLLM_CPU_KVCACHE_SPACE"] = "2"
-        values = {name: os.environ.get(name, value) for name, value in defaults.items()}
-        is_invariant = bool(self._engine_args.get("batch_invariant"))
-        return values | {"VLLM_BATCH_INVARIANT": str(int(is_invariant))}
+        is_invariant = "1" if self._engine_args.get("batch_invariant") else "0"
+        return defaults | dict(os.environ) | {"VLLM_BATCH_INVARIANT": is_invariant}
 
     def is_ready(self) -> bool:
         """Also asks a server that became ready for how many tokens it has room."""
