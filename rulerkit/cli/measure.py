@@ -20,7 +20,7 @@ from rulerkit.cli.options import (
     Settings,
     Tasks,
 )
-from rulerkit.cli.printing import echo, name_root, print_plan, say_error
+from rulerkit.cli.printing import echo, name_root, say_error
 from rulerkit.common.errors import ExitStatus, UserError, counted, remark
 
 if TYPE_CHECKING:
@@ -59,12 +59,14 @@ def evaluate(
 
     Example: rulerkit evaluate Qwen/Qwen2.5-0.5B-Instruct --tasks vt,qa_1 --lengths 4K,8K -n 10
     """
+    from rulerkit.batch.plan import plan_text
+
     named = {"tasks", "lengths"} & settings_of(settings).keys()
     is_first_look = not (tasks or lengths or files or named)
     first = FIRST_LOOK if is_first_look else None
     study = study_of(model, tasks, lengths, num_examples, files, settings, first)
     if dry_run:
-        print_plan([(model, [study]) for model in study.models])
+        echo(plan_text((model, [study]) for model in study.models), nl=False)
         return
 
     # A job that its scheduler starts again goes on with what it has written.
