@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rulerkit.common.errors import UserError
+from rulerkit.common.errors import UserError, shortened
 from rulerkit.common.lengths import length_name
 from rulerkit.evaluation.study import Study
 from rulerkit.generation.example import Example
@@ -140,7 +140,7 @@ def thinking(case: Case) -> Finding | None:
 
     # With tokens for a thought, nothing may have ended it already.
     if not form.opens_thought and ends_thought(after, form.thinking_marks):
-        seen = f"the template ends the thought before it begins: {_short(after)}"
+        seen = f"the template ends the thought before it begins: {shortened(after)}"
         return Finding("thinking", seen, "set enable_thinking: true, or drop thinking_tokens")
     if form.prefix_in == "assistant":
         seen = "the answer prefix opens the assistant's turn: the model answers without a thought"
@@ -171,7 +171,7 @@ def needles(case: Case) -> Finding | None:
     lost = [text for text in references if text not in decoded]
     if not lost:
         return None
-    seen = f"{len(lost)} of {len(references)} are lost in decode(encode(.)): {_short(lost[0])}"
+    seen = f"{len(lost)} of {len(references)} are lost in decode(encode(.)): {shortened(lost[0])}"
     fix = "they are not in the prompt either: make it anew"
     if lost[0] in example.prompt:
         fix = "this tokenizer changes what it encodes: no score would mean anything"
@@ -201,7 +201,3 @@ def room(case: Case) -> Finding | None:
         return None
     seen = f"a complete answer has {need} tokens, max_new_tokens is {example.max_new_tokens}"
     return Finding("answer room", seen, f"give the task max_new_tokens: {need + need // 4} or more")
-
-
-def _short(text: str) -> str:
-    return repr(text if len(text) <= 40 else f"{text[:26]} ... {text[-9:]}")

@@ -17,12 +17,10 @@ from rulerkit.common.errors import UserError, listed
 from rulerkit.common.paths import resolve_file
 from rulerkit.common.settings import JSON
 from rulerkit.report.browser import browse
-from rulerkit.report.tables import footnotes, table_text
+from rulerkit.report.stored import leaderboards
 from rulerkit.report.view import Html
 from rulerkit.scoring.scores import score
-from rulerkit.scoring.summary import choose_suite, summarize
 from rulerkit.store.cells import Cell, load_cell
-from rulerkit.store.comparable import check_same
 from rulerkit.store.files import write_whole
 
 if TYPE_CHECKING:
@@ -75,38 +73,32 @@ def steps(batch: Batch) -> str:
 
 
 def leaderboard(batch: Batch, format: str) -> "tuple[str, pd.DataFrame]":
-    """The leaderboard of a batch, models in its order, and the scores behind it. Raises `UserError`
-    where its cells cannot share a table."""
+    """The leaderboard of a batch, and the scores behind it. Raises `UserError` where its cells
+    cannot share a table."""
     needs = [need for job in batch.jobs if job.model for need in job.needs()]
     # The tasks of the batch's study first; where none of them is asked, all others.
     asked = {need.task for need in needs}
     tasks = {task.name for task in batch.study.tasks} & asked or asked
-    cells, wanted = list[Cell](), dict[str, int]()
+    cells = list[Cell]()
     for need in needs:
         if need.have and need.task in tasks and need.length in batch.study.lengths:
             cell = load_cell(need.path)
             cells += [cell] if cell else []
-            wanted[str(need.path)] = need.wanted
-    check_same(cells)
     scores = score(cells)
     if not cells:
         return "no answer yet", scores
 
     # An earlier batch may have stored more examples than this one asks for.
+    wanted = {str(need.path): need.wanted for need in needs}
     scores = scores.assign(wanted=scores["path"].map(wanted))
-    # Of several suites one has the means, and so one table.
-    chosen = choose_suite({*scores["suite"]})
-    scores = scores[(scores["index"] < scores["wanted"]) & (scores["suite"] == chosen)]
-    found = set(scores["task"])
-    order = [task.name for task in batch.study.tasks if task.name in found]
-    summary = summarize(scores, order or None, batch.study.lengths)
-    notes = footnotes(cells, scores)
+    scores = scores[scores["index"] < scores["wanted"]]
+    notes = list[str]()
     changed = [job.name for job in batch.jobs if job.model and job.changed()]
     if changed:
         notes.append(
             f"Answers of an earlier checkpoint or of other settings: {listed(changed, 5)}."
         )
-    return table_text(summary, format, notes=notes, in_order=True), scores
+    return leaderboards(cells, scores, format, notes), scores
 
 
 def answers_page(batch: Batch) -> Path:
