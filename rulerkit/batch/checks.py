@@ -41,16 +41,12 @@ class Case(NamedTuple):
 
 
 def check(study: Study) -> dict[str, list[Finding]]:
-    """Findings by model: every check of every task at the shortest and the longest length. An error
-    of a model's files is one of them."""
+    """Findings by model: every check of every task at the shortest and the longest length."""
     findings_of = {}
     for described in study.models:
         with closing(load_model(described)) as model:
-            found = findings_of[model.name] = list[Finding]()
-            try:
-                found.extend(check_model(model, study.tasks, study.lengths, study.seed))
-            except UserError as error:
-                found.append(Finding("model", str(error)))
+            found = check_model(model, study.tasks, study.lengths, study.seed)
+            findings_of[model.name] = list(found)
     return findings_of
 
 
@@ -74,15 +70,14 @@ def summary_lines(findings: Iterable[Finding]) -> list[str]:
 def check_model(
     model: Model, tasks: Iterable[Task], lengths: Sequence[int], seed: int = 42
 ) -> Iterator[Finding]:
-    """Every check of one example of each task at the shortest and the longest length."""
-    # A template that fails is one error, not one for each task.
-    _ = model.prompt_format.around
+    """Every check of one example of each task at the shortest and the longest length. An example
+    that cannot be made, or a template that fails, is a finding, too."""
     for length, asked in product(sorted({min(lengths), max(lengths)}), tasks):
         try:
             (example,) = generate(asked, length, 1, seed, model.prompt_format)
             yield from check_case(Case(model, asked, example))
         except UserError as error:
-            yield Finding("fits", str(error), where=f"{asked.name} at {length_name(length)}")
+            yield Finding("prompt", str(error), where=f"{asked.name} at {length_name(length)}")
 
 
 def check_case(case: Case) -> list[Finding]:

@@ -44,9 +44,7 @@ def page(batch: str, settings: JSON | None = None) -> Html:
             board += f'<p><a href="{link}">The answers behind the scores</a></p>'
     except UserError as error:
         board = f"<p>No leaderboard: {escape.html(str(error))}</p>"
-    parts = {"Leaderboard": board, "Figures": figures(read)}
-    below = [f"<h3>{title}</h3>{text}" for title, text in parts.items()]
-    return Html("".join([steps(read), *below]))
+    return Html(f"{steps(read)}<h3>Leaderboard</h3>{board}<h3>Figures</h3>{figures(read)}")
 
 
 def steps(batch: Batch) -> str:

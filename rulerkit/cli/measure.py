@@ -11,7 +11,6 @@ from rulerkit.cli.app import EVERY_DAY, LOOK, SET_UP, app
 from rulerkit.cli.given import lengths_of, settings_of, study_of, tasks_of
 from rulerkit.cli.options import (
     AsJson,
-    DryRun,
     Files,
     Lengths,
     NumExamples,
@@ -49,7 +48,14 @@ def evaluate(
         bool,
         typer.Option("--fresh", help="Start anew; old predictions are moved aside, not deleted."),
     ] = False,
-    dry_run: DryRun = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Only list examples and tokens by length, and the server's command; asks no model "
+            "and downloads no weights.",
+        ),
+    ] = False,
 ) -> None:
     """Run a model on tasks and lengths, store its predictions, and print the scores.
 
