@@ -4,12 +4,12 @@ import pytest
 
 import rulerkit as rk
 from rulerkit.batch.plan import plan_text
+from rulerkit.common.errors import UserError
 
 
 def planned(**parameters):
     study = rk.study({"lengths": ["4K", "128K"], "num_examples": 500} | parameters)
-    text, broken = plan_text([(model, [study]) for model in study.models])
-    return "\n".join([text, *map(str, broken)])
+    return plan_text((model, [study]) for model in study.models)
 
 
 def test_a_plan_counts_every_example_at_its_length():
@@ -24,7 +24,7 @@ def test_a_cell_of_two_studies_counts_once():
     asked = {"model": "perfect", "lengths": ["4K"], "tasks": ["vt", "cwe"]}
     few = rk.study(asked, num_examples=10)
     many = rk.study(asked, num_examples=50, tasks=["vt"])
-    text, _ = plan_text([(few.models[0], [many, few])])
+    text = plan_text([(few.models[0], [many, few])])
     assert f"together: 60 examples, {60 * 4096:,} tokens" in text
 
 
@@ -37,14 +37,12 @@ def test_a_length_beyond_the_model_is_named_and_not_counted(tmp_path):
     assert "max_position_embeddings" in text
 
 
-def test_a_model_whose_weights_are_cut_short_leaves_the_others(tmp_path):
-    pytest.importorskip("safetensors")
+def test_a_model_whose_weights_are_cut_short_is_an_error(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     (tmp_path / "model.safetensors").write_bytes((1000).to_bytes(8, "little"))
     broken = {"path": str(tmp_path), "name": "broken", "engine": "vllm"}
-    text = planned(models=[broken, "perfect"], tasks=["vt"], lengths=["4K"])
-    assert "together: 500 examples" in text
-    assert "model.safetensors is cut short" in text
+    with pytest.raises(UserError, match=r"model\.safetensors is cut short"):
+        planned(models=["perfect", broken], tasks=["vt"], lengths=["4K"])
 
 
 def test_the_check_command(rulerkit):

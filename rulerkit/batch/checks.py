@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rulerkit.common.errors import UserError
+from rulerkit.common.errors import UserError, shortened
 from rulerkit.common.lengths import length_name
 from rulerkit.evaluation.study import Study
 from rulerkit.generation.example import Example
@@ -41,16 +41,12 @@ class Case(NamedTuple):
 
 
 def check(study: Study) -> dict[str, list[Finding]]:
-    """Findings by model: every check of every task at the shortest and the longest length. An error
-    of a model's files is one of them."""
+    """Findings by model: every check of every task at the shortest and the longest length."""
     findings_of = {}
     for described in study.models:
         with closing(load_model(described)) as model:
-            found = findings_of[model.name] = list[Finding]()
-            try:
-                found.extend(check_model(model, study.tasks, study.lengths, study.seed))
-            except UserError as error:
-                found.append(Finding("model", str(error)))
+            found = check_model(model, study.tasks, study.lengths, study.seed)
+            findings_of[model.name] = list(found)
     return findings_of
 
 
@@ -74,15 +70,14 @@ def summary_lines(findings: Iterable[Finding]) -> list[str]:
 def check_model(
     model: Model, tasks: Iterable[Task], lengths: Sequence[int], seed: int = 42
 ) -> Iterator[Finding]:
-    """Every check of one example of each task at the shortest and the longest length."""
-    # A template that fails is one error, not one for each task.
-    _ = model.prompt_format.around
+    """Every check of one example of each task at the shortest and the longest length. An example
+    that cannot be made, or a template that fails, is a finding, too."""
     for length, asked in product(sorted({min(lengths), max(lengths)}), tasks):
         try:
             (example,) = generate(asked, length, 1, seed, model.prompt_format)
             yield from check_case(Case(model, asked, example))
         except UserError as error:
-            yield Finding("fits", str(error), where=f"{asked.name} at {length_name(length)}")
+            yield Finding("prompt", str(error), where=f"{asked.name} at {length_name(length)}")
 
 
 def check_case(case: Case) -> list[Finding]:
@@ -140,7 +135,7 @@ def thinking(case: Case) -> Finding | None:
 
     # With tokens for a thought, nothing may have ended it already.
     if not form.opens_thought and ends_thought(after, form.thinking_marks):
-        seen = f"the template ends the thought before it begins: {_short(after)}"
+        seen = f"the template ends the thought before it begins: {shortened(after)}"
         return Finding("thinking", seen, "set enable_thinking: true, or drop thinking_tokens")
     if form.prefix_in == "assistant":
         seen = "the answer prefix opens the assistant's turn: the model answers without a thought"
@@ -171,7 +166,7 @@ def needles(case: Case) -> Finding | None:
     lost = [text for text in references if text not in decoded]
     if not lost:
         return None
-    seen = f"{len(lost)} of {len(references)} are lost in decode(encode(.)): {_short(lost[0])}"
+    seen = f"{len(lost)} of {len(references)} are lost in decode(encode(.)): {shortened(lost[0])}"
     fix = "they are not in the prompt either: make it anew"
     if lost[0] in example.prompt:
         fix = "this tokenizer changes what it encodes: no score would mean anything"
@@ -201,7 +196,3 @@ def room(case: Case) -> Finding | None:
         return None
     seen = f"a complete answer has {need} tokens, max_new_tokens is {example.max_new_tokens}"
     return Finding("answer room", seen, f"give the task max_new_tokens: {need + need // 4} or more")
-
-
-def _short(text: str) -> str:
-    return repr(text if len(text) <= 40 else f"{text[:26]} ... {text[-9:]}")

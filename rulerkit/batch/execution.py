@@ -27,7 +27,7 @@ from rulerkit.common.settings import JSON
 from rulerkit.evaluation.evaluate import evaluate
 from rulerkit.inference.model import load_model
 from rulerkit.inference.process import start_guarded
-from rulerkit.store.files import LIFETIME, Lock, disk, holder
+from rulerkit.store.files import Lock, disk, holder
 
 _INTERVAL = 0.2  # seconds between two looks at a process
 # A job of a scheduler may have a few of the machine's.
@@ -80,10 +80,7 @@ def perform(job: Job, stop: Event) -> Status:
         for model in job.models:
             owner = holder(model.lock)
             if owner:
-                reason = (
-                    f"{model.name} is locked by {owner}: run the same command again later; the "
-                    f"lock is free {LIFETIME:.0f} seconds after its last sign of life"
-                )
+                reason = f"{model.name} is locked by {owner}: run the same command again later"
                 return Status(job, "locked", reason)
 
         with disk(job.lock):
@@ -188,12 +185,11 @@ def _status_of_ended(job: Job, exit_status: int) -> Status:
             if line.strip() and "%|" not in line:
                 last = line.strip()
 
-        if last.startswith("rulerkit: "):
-            return Status(job, "failed", last.removeprefix("rulerkit: "))
+        message = last.removeprefix("rulerkit: ")
         with suppress(ValueError):
             killed_by = signal.Signals(exit_status - 128).name
-            return Status(job, "failed", f"killed by {killed_by} (out of memory?): {last}")
-        return Status(job, "failed", f"exit status {exit_status}: {last}")
+            message = f"killed by {killed_by} (out of memory?): {last}"
+        return Status(job, "failed", message)
 
     needs = tuple(job.needs())
     unanswered = [need for need in needs if need.tokens_left]

@@ -15,33 +15,25 @@ from rulerkit.evaluation.study import Study
 from rulerkit.inference.model import Model, load_model
 
 
-def plan_text(
-    asked: Iterable[tuple[JSON | Model, list[Study]]],
-) -> tuple[str, list[UserError]]:
+def plan_text(asked: Iterable[tuple[JSON | Model, list[Study]]]) -> str:
     """A table of what models are asked in their studies, with a row for each model and length: how
     many examples, how many of them are answered, and the tokens of all at most; and the command of
-    each server that would be started. Beside it an error for each model whose weights are cut
-    short. No model is started.
+    each server that would be started. No model is started.
 
     A length that a model cannot be given is named with the reason and not counted. Of an adaptive
-    run all examples count that it may ask for.
+    run all examples count that it may ask for. Raises UserError where a model's weights are cut
+    short.
     """
     import pandas as pd
 
     rows: list[list[Any]] = []
     notes: dict[str, None] = {}
     commands: list[str] = []
-    broken: list[UserError] = []
     total, left = Cost(), 0
     for described, studies in asked:
         model = load_model(described)
-        try:
-            if checkpoint := getattr(model, "checkpoint", None):
-                checkpoint.check_weights()
-        except UserError as error:
-            broken.append(error)
-            continue
-
+        if checkpoint := getattr(model, "checkpoint", None):
+            checkpoint.check_weights()
         study_of = {task.name: study for study in studies for task in study.tasks}
         whole = [replace(study, models=(described,), adaptive=None) for study in studies]
         for need in needs_of(whole):
@@ -65,7 +57,7 @@ def plan_text(
     frame = frame.groupby(["model", "length"], sort=False, as_index=False).sum()
     frame[columns[2:]] = frame[columns[2:]].map("{:,}".format)
     together = f"together: {total.text()}; {left:,} tokens left"
-    return "\n".join([render(frame, notes=[together, *notes]), *commands]), broken
+    return "\n".join([render(frame, notes=[together, *notes]), *commands])
 
 
 def _too_long(model: Model, length: int) -> str:

@@ -10,7 +10,6 @@ owns.
 import os
 import re
 import shlex
-import shutil
 import subprocess
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -79,10 +78,6 @@ def submit(groups: Iterable[list[Job]], site: Site) -> Iterator[tuple[Job, str, 
 
     Errors: `UserError` where sbatch is not there or refuses; what was submitted before it stays.
     """
-    if not shutil.which("sbatch"):
-        raise UserError(
-            "sbatch is not here: run this on a login node of the cluster, or leave out --slurm"
-        )
     in_queue = queue()
     numbers: dict[str, str] = {}
     for jobs in groups:
@@ -143,7 +138,7 @@ def _slurm(*command: str) -> str:
     except (OSError, subprocess.SubprocessError) as error:
         reason = " ".join(str(getattr(error, "stderr", "") or error).split())
         raise UserError(
-            f"{shlex.join(command)}: {reason}; fix params/site.yaml, or see with `sinfo` whether "
-            "Slurm is up, then submit again"
+            f"{shlex.join(command)}: {reason}; fix params/site.yaml, and submit on a login node of "
+            "a cluster where `sinfo` answers"
         ) from error
     return done.stdout

@@ -11,7 +11,7 @@ from typer.main import get_command_name
 
 import rulerkit as rk
 from rulerkit.cli.printing import echo, say_error
-from rulerkit.common.errors import UserError, remark
+from rulerkit.common.errors import ExitStatus, UserError, remark
 from rulerkit.common.plugins import BRINGS, brought
 
 EVERY_DAY = "Every day"
@@ -23,10 +23,6 @@ COMMANDS = (
     *("check", "generate", "notebooks", "fetch"),
 )
 """The commands in the order of the help, whose groups are the three above."""
-
-PLUG_INS = "Plug-ins"
-"""The group of a plug-in's commands that name no group."""
-
 
 app = typer.Typer(
     name="rulerkit",
@@ -49,12 +45,11 @@ def add_plugins() -> None:
             function: Any = command.callback
             name = command.name or get_command_name(function.__name__)
             if name not in COMMANDS:
-                command.rich_help_panel = command.rich_help_panel or PLUG_INS
+                command.rich_help_panel = command.rich_help_panel or "Plug-ins"
                 app.registered_commands.append(command)
 
 
 _INTERRUPTED = 130  # what typer makes of Ctrl-C
-_WRONG_USE = 2
 _UsageError: Any = typer.BadParameter.__bases__[0]  # typer gives it no name
 
 
@@ -96,7 +91,7 @@ def main() -> None:
             say_error(f"{problem} (see `{command} --help`)")
         else:
             error.show()
-        sys.exit(_WRONG_USE)
+        sys.exit(ExitStatus.WRONG_USE)
 
     if status == _INTERRUPTED:
         echo("\nrulerkit: stopped; run the same command again to resume", err=True)

@@ -156,11 +156,8 @@ def tasks_of(texts: Sequence[str]) -> list[Any]:
 
     tasks: list[Any] = []
     for text in texts:
-        if "{" in text or "[" in text:
-            is_list = text.lstrip().startswith("[")
-            tasks += parse_yaml(text if is_list else f"[{text}]", f"--tasks {text!r}")
-        else:
-            tasks += filter(None, re.split(r"[,\s]+", text))
+        is_list = text.lstrip().startswith("[")
+        tasks += parse_yaml(text if is_list else f"[{text}]", f"--tasks {text!r}")
     return without_suites("ruler" if task == "all" else task for task in tasks)
 
 

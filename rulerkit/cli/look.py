@@ -25,7 +25,7 @@ from rulerkit.cli.options import (
     Tasks,
 )
 from rulerkit.cli.printing import echo
-from rulerkit.common.errors import UserError, check_known, counted, listed
+from rulerkit.common.errors import UserError, check_known
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -129,9 +129,12 @@ def report(
     from rulerkit.scoring.scores import lacking_line
     from rulerkit.store.cells import readable
     from rulerkit.store.comparable import check_same
+    from rulerkit.store.places import find_cells
 
     problems = list[str]()
-    cells = _cells_in(places or ["outputs"], problems)
+    cells = find_cells(places or ["outputs"], problems.append)
+    if not cells:
+        raise UserError("; ".join(["no predictions can be read", *problems]))
     if other:
         if by or format or output:
             raise UserError("--as prints its own table: leave the other options out")
@@ -156,9 +159,10 @@ def report(
     else:
         check_same(cells)
         if kind in formats:
-            _write(formats[kind](cells, tallies, dataset), output)
+            rows = formats[kind](cells, tallies, dataset)
         else:
-            _write_data(cells, tallies, by, kind, output)
+            rows = _data(cells, tallies, by, kind)
+        _write(rows, output)
 
 
 def _judge_again(cells: "list[Cell]", names: list[str]) -> None:
@@ -192,55 +196,30 @@ def _form(
     return kind, by
 
 
-def _cells_in(places: list[str], problems: list[str]) -> "list[Cell]":
-    """The cells of all places, whoever wrote them; what is wrong with files goes to `problems`."""
-    from rulerkit.store.places import find_cells
-
-    try:
-        cells = find_cells(places, problems.append)
-        if not cells:
-            raise UserError(f"no predictions in {listed(places, 3)} can be read")
-    except UserError:
-        for problem in problems:
-            echo(problem, err=True)
-        raise
-    return cells
-
-
-def _write(text: str, output: Path | None) -> None:
-    """Print a text, or write it to a file; LaTeX to two, the table and its notes."""
-    from rulerkit.common.render import table_files
-    from rulerkit.store.files import write_whole
-
-    if not output:
-        echo(text, nl=False)
-        return
-    files = table_files(output, text)
-    for file, content in files.items():
-        write_whole(file, content)
-    echo(f"written: {', '.join(map(str, files))}")
-
-
-def _write_data(
-    cells: "list[Cell]", tallies: "pd.DataFrame", by: str, kind: str, output: Path | None
-) -> None:
-    """Print rows for other programs, of models, cells or examples, or write them to a file."""
+def _data(cells: "list[Cell]", tallies: "pd.DataFrame", by: str, kind: str) -> str | bytes:
+    """Rows for other programs, of models, cells or examples."""
     import pandas as pd
 
     from rulerkit.analysis.results import data_of
     from rulerkit.scoring.summary import suites_of
-    from rulerkit.store.files import write_whole
 
     if by == "example":
-        rows = rk.answers_of(rk.score(cells), cells=cells)
-    else:
-        summaries = [rk.summarize(tallies, suite=suite) for suite in suites_of(tallies)]
-        tables = [summary.cells if by == "task" else summary.models for summary in summaries]
-        rows = pd.concat(tables, ignore_index=True)
-    content = data_of(rows, kind)
+        return data_of(rk.answers_of(rk.score(cells), cells=cells), kind)
+    summaries = [rk.summarize(tallies, suite=suite) for suite in suites_of(tallies)]
+    tables = [summary.cells if by == "task" else summary.models for summary in summaries]
+    return data_of(pd.concat(tables, ignore_index=True), kind)
+
+
+def _write(content: str | bytes, output: Path | None) -> None:
+    """Print what a report holds, or write it to a file; LaTeX to two, the table and its notes."""
+    from rulerkit.common.render import table_files
+    from rulerkit.store.files import write_whole
+
     if output:
-        write_whole(output, content)
-        echo(f"{counted(len(rows), 'row')}, {len(rows.columns)} columns: {output}")
+        files = table_files(output, content) if isinstance(content, str) else {output: content}
+        for file, part in files.items():
+            write_whole(file, part)
+        echo(f"written: {', '.join(map(str, files))}")
     elif isinstance(content, bytes):
         raise UserError("--format parquet needs a file: -o results.parquet")
     else:

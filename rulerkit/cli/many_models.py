@@ -11,7 +11,7 @@ import rulerkit as rk
 from rulerkit.cli.app import EVERY_DAY, app
 from rulerkit.cli.given import settings_of
 from rulerkit.cli.options import Settings
-from rulerkit.cli.printing import echo, end_in_order, name_root, print_plan
+from rulerkit.cli.printing import echo, end_in_order, name_root
 from rulerkit.common.errors import ExitStatus, UserError, check_known, counted
 from rulerkit.common.paths import resolve_file
 
@@ -54,6 +54,7 @@ def batch(
             "WSL; `rulerkit evaluate`, `report` and the notebooks run on Windows too"
         )
     from rulerkit.batch.batch_file import read_batch
+    from rulerkit.batch.plan import plan_text
     from rulerkit.batch.status import report, statuses
 
     planned = read_batch(resolve_file(file), settings_of(settings))
@@ -67,7 +68,8 @@ def batch(
         _submit(planned.path, jobs, dry_run)
     elif dry_run:
         echo("\n".join([*report(statuses(jobs)), ""]))
-        print_plan([(job.model, [*job.studies]) for job in jobs if job.model])
+        asked = [(job.model, [*job.studies]) for job in jobs if job.model]
+        echo(plan_text(asked), nl=False)
     else:
         name_root()
         ended = _execute(jobs)

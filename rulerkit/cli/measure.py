@@ -11,7 +11,6 @@ from rulerkit.cli.app import EVERY_DAY, LOOK, SET_UP, app
 from rulerkit.cli.given import lengths_of, settings_of, study_of, tasks_of
 from rulerkit.cli.options import (
     AsJson,
-    DryRun,
     Files,
     Lengths,
     NumExamples,
@@ -20,7 +19,7 @@ from rulerkit.cli.options import (
     Settings,
     Tasks,
 )
-from rulerkit.cli.printing import echo, name_root, print_plan, say_error
+from rulerkit.cli.printing import echo, name_root, say_error
 from rulerkit.common.errors import ExitStatus, UserError, counted, remark
 
 if TYPE_CHECKING:
@@ -49,7 +48,14 @@ def evaluate(
         bool,
         typer.Option("--fresh", help="Start anew; old predictions are moved aside, not deleted."),
     ] = False,
-    dry_run: DryRun = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Only list examples and tokens by length, and the server's command; asks no model "
+            "and downloads no weights.",
+        ),
+    ] = False,
 ) -> None:
     """Run a model on tasks and lengths, store its predictions, and print the scores.
 
@@ -59,12 +65,14 @@ def evaluate(
 
     Example: rulerkit evaluate Qwen/Qwen2.5-0.5B-Instruct --tasks vt,qa_1 --lengths 4K,8K -n 10
     """
+    from rulerkit.batch.plan import plan_text
+
     named = {"tasks", "lengths"} & settings_of(settings).keys()
     is_first_look = not (tasks or lengths or files or named)
     first = FIRST_LOOK if is_first_look else None
     study = study_of(model, tasks, lengths, num_examples, files, settings, first)
     if dry_run:
-        print_plan([(model, [study]) for model in study.models])
+        echo(plan_text((model, [study]) for model in study.models), nl=False)
         return
 
     # A job that its scheduler starts again goes on with what it has written.

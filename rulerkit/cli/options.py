@@ -51,14 +51,6 @@ Settings = Annotated[
         "-y 'max_length: 32K'. Repeatable.",
     ),
 ]
-DryRun = Annotated[
-    bool,
-    typer.Option(
-        "--dry-run",
-        help="Only list examples and tokens by length, and the server's command; asks no model "
-        "and downloads no weights.",
-    ),
-]
 Places = Annotated[
     list[str] | None,
     typer.Argument(

@@ -1,20 +1,11 @@
-"""What commands print: texts made safe for a terminal, and what models would be asked."""
+"""What commands print: texts made safe for a terminal."""
 
 import signal
 import sys
-from typing import TYPE_CHECKING
 
 import typer
 
 from rulerkit.common import escape
-from rulerkit.common.errors import UserError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from rulerkit.common.settings import JSON
-    from rulerkit.evaluation.study import Study
-    from rulerkit.inference.model import Model
 
 
 def echo(text: str, err: bool = False, nl: bool = True) -> None:
@@ -40,14 +31,3 @@ def name_root() -> None:
 
     if text := home_text():
         echo(text)
-
-
-def print_plan(asked: "Iterable[tuple[JSON | Model, list[Study]]]") -> None:
-    """What models are asked, as `plan_text` takes it. Raises UserError, behind the table, where the
-    weights of some are cut short."""
-    from rulerkit.batch.plan import plan_text
-
-    text, broken = plan_text(asked)
-    echo(text, nl=False)
-    if broken:
-        raise UserError("; ".join(map(str, broken)))
