@@ -185,18 +185,17 @@ def test_a_score_is_a_number_from_0_to_1(value):
 
 
 RAISES = [
-    ("        word =", '        raise KeyError("key")\n        word =', "in make"),
-    ("        return fill", '        raise KeyError("key")\n        return fill', "in fill"),
-    ("return fill_with_sentences(draft.hidden, budget)", "return 3", "cannot be used"),
+    ("        word =", '        raise KeyError("key")\n        word =', "KeyError"),
+    ("        return fill", '        raise KeyError("key")\n        return fill', "KeyError"),
+    ("return fill_with_sentences(draft.hidden, budget)", "return 3", "of bare at 1024 tokens: "),
     ("(word,), hidden", "(' ',), hidden", "or an empty one"),
 ]
 
 
 @pytest.mark.parametrize(("old", "new", "message"), RAISES)
-def test_an_error_in_a_family_names_its_line(tmp_path, monkeypatch, old, new, message):
+def test_an_error_in_a_family_is_one_line(tmp_path, monkeypatch, old, new, message):
     assert old in BARE
-    text = BARE.replace(old, new)
-    name = own_module(tmp_path, monkeypatch, text)
+    name = own_module(tmp_path, monkeypatch, BARE.replace(old, new))
     asked = {"tasks": ["bare"], "lengths": [1024], "num_examples": 1}
     with pytest.raises(rk.UserError) as caught:
         rk.evaluate("perfect", plugins=[name], **asked, progress=False)
@@ -204,9 +203,7 @@ def test_an_error_in_a_family_names_its_line(tmp_path, monkeypatch, old, new, me
     assert message in said
     assert "\n" not in said
     if "KeyError" in new:
-        line = 1 + text[: text.index("raise KeyError")].count("\n")
-        assert f"{name}.py, line {line}, {message}: KeyError: 'key'" in said
-        assert "example 0 of bare at 1024 tokens" in said
+        assert said == f"plug-in {name}: example 0 of bare at 1024 tokens: KeyError: 'key'"
 
 
 ENGINE = """
@@ -229,14 +226,14 @@ engines = {"mine": Mine}
 TWICE = "            yield example, Failure('no')\n            yield"
 FAULTY = [
     ("    def identity", "    def other", "abstract class Mine"),
-    ("engines", "engines", "in answer: KeyError: 'key' (answer of the model own)"),
-    ("yield example, Answer", 'yield "teal" #', "what Mine gave cannot be used"),
+    ("engines", "engines", "answer of the model own: KeyError: 'key'"),
+    ("yield example, Answer", 'yield "teal" #', "the model own: "),
     ("            yield", TWICE, "example 0 of vt twice"),
 ]
 
 
 @pytest.mark.parametrize(("old", "new", "message"), FAULTY)
-def test_an_error_in_an_engine_names_its_line(tmp_path, monkeypatch, old, new, message):
+def test_an_error_in_an_engine_is_one_line(tmp_path, monkeypatch, old, new, message):
     """What it answered before stays."""
     assert old in ENGINE
     name = own_module(tmp_path, monkeypatch, ENGINE.replace(old, new))

@@ -49,10 +49,10 @@ def load(*places: Any, labels: bool = False) -> pd.DataFrame:
     """All results below some places: a row per example, with the columns of `score`,
     ANSWER_COLUMNS, the settings of the tasks and, with `labels`, LABEL_COLUMNS.
 
-    A place is an outputs folder with all outputs folders below it, a folder or file of predictions
-    (ours, or those that a plug-in reads), `run`, `run/model` or the name of a model of one run in
-    `outputs/predictions`, a list of these, or cells; without one it is `outputs`. Of copies of a
-    cell that with the most answers counts. What is damaged is left out, and a line says so.
+    A place is an outputs folder, a folder or file of predictions (ours, or those that a plug-in
+    reads), `run`, `run/model` or the name of a model of one run in `outputs/predictions`, a list of
+    these, or cells; without one it is `outputs`. Of copies of a cell that with the most answers
+    counts. What is damaged is left out, and a line says so.
     Raises UserError where a place holds no predictions, and where two places contradict each other.
     """
     cells = as_cells(places or "outputs", "load")

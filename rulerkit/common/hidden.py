@@ -4,26 +4,19 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-_NAME = re.compile(r"(api.?key(_env)?|authorization|password)$", re.IGNORECASE)
+_NAME = re.compile(r"(api.?key(_env)?|authorization|password|headers)$", re.IGNORECASE)
 """The names whose values are secret."""
 
 
 def hide(value: Any) -> Any:
-    """A value of a parameter file as records and messages may show it: values of api_key,
-    authorization and password, and of all headers, are ***, and so are user and query of an
-    address.
+    """A value of a parameter file as messages may show it: values of api_key, authorization,
+    password and headers are ***, and so are user and query of an address.
 
     >>> hide({"base_url": "https://me:pw@host/v1?code=1", "extra_body": {"api_key": "a"}})
     {'base_url': 'https://***@host/v1?***', 'extra_body': {'api_key': '***'}}
     """
     if isinstance(value, Mapping):
-        shown: dict[Any, Any] = {}
-        for key, item in value.items():
-            if str(key).lower() == "headers" and isinstance(item, Mapping):
-                shown[key] = dict.fromkeys(item, "***")
-            else:
-                shown[key] = "***" if _NAME.search(str(key)) else hide(item)
-        return shown
+        return {key: "***" if _NAME.search(str(key)) else hide(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [hide(item) for item in value]
     return hide_address(value) if isinstance(value, str) else value

@@ -68,8 +68,7 @@ def check_spec(spec: Spec, who: str) -> JSON:
     keys = engine_keys(str(engine), who)
     what = f"key of the model {who} (engine {engine})"
     checked = check(keys, spec, f"model {who}: ", what)
-    values = {"engine": engine}
-    values |= checked.model_dump(exclude_unset=True)
+    values = {"engine": engine, **checked.model_dump(exclude_unset=True)}
     return values | {"name": _name(values)}
 
 

@@ -6,7 +6,6 @@ A module is found by the entry points `rulerkit.plugins` of installed packages, 
 """
 
 import sys
-import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -152,8 +151,8 @@ def is_outside(cls: type) -> bool:
 
 @contextmanager
 def errors_of(cls: type, doing: str) -> Iterator[None]:
-    """Within it, an exception in the code of a plug-in's class is a `UserError` that says where it
-    was raised; `doing` says what the code was asked for. Exceptions of our own classes pass on."""
+    """Within it, an exception in the code of a plug-in's class is a `UserError` that names the
+    module; `doing` says what the code was asked for. Exceptions of our own classes pass on."""
     try:
         yield
     except UserError:
@@ -161,13 +160,7 @@ def errors_of(cls: type, doing: str) -> Iterator[None]:
     except Exception as error:  # it is the user's code
         if not is_outside(cls):
             raise
-        what = f"what {cls.__name__} gave cannot be used"
-        file = getattr(sys.modules.get(cls.__module__), "__file__", None)
-        for step in traceback.extract_tb(error.__traceback__):
-            # The innermost line of the plug-in, whatever it called.
-            if file and step.filename == file:
-                what = f"{Path(file).name}, line {step.lineno}, in {step.name}"
-        raise UserError(f"plug-in {cls.__module__}: {what}: {_told(error)} ({doing})") from error
+        raise UserError(f"plug-in {cls.__module__}: {doing}: {_told(error)}") from error
 
 
 @cache

@@ -31,7 +31,7 @@ from rulerkit.common.hidden import hide
 from rulerkit.common.lengths import parse_length
 from rulerkit.common.paths import home, package_data
 from rulerkit.common.plugins import by_name, is_outside
-from rulerkit.common.urls import is_address, url_of
+from rulerkit.common.urls import url_of
 from rulerkit.common.yaml_files import read_yaml
 
 JSON = dict[str, Any]
@@ -225,8 +225,6 @@ class TransformersKeys(CheckpointKeys, CodeKeys):
 
 
 def _url(value: str) -> str:
-    if not is_address(value):
-        raise ValueError
     try:
         return url_of(value)
     except UserError:
@@ -438,10 +436,9 @@ def key_words(field: FieldInfo) -> str:
     return " ".join(words.split())
 
 
-def read_site(path: Path | None = None) -> Site:
-    """The site file, params/site.yaml where no other is named; without one, plain sbatch with the
-    cluster's defaults."""
-    path = path or home() / "params" / "site.yaml"
+def read_site() -> Site:
+    """The site file params/site.yaml; without one, plain sbatch with the cluster's defaults."""
+    path = home() / "params" / "site.yaml"
     if not path.exists():
         return Site()
     return check(Site, read_yaml(path), f"{path}: ", f"key in {path}")

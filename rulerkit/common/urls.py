@@ -31,12 +31,11 @@ def url_of(text: str) -> str:
     >>> url_of("localhost:8000/v1/")
     'http://localhost:8000/v1'
     """
-    if not _SCHEME.match(text):
-        text = f"http://{text}"
+    url = text if _SCHEME.match(text) else f"http://{text}"
     try:
-        parts = urlsplit(text)
+        parts = urlsplit(url)
         # Reading the port checks it.
-        is_whole = parts.hostname and parts.port != 0
+        is_whole = is_address(text) and parts.hostname and parts.port != 0
     except ValueError:
         is_whole = False
     if not is_whole or re.search(r"\s", text):
@@ -44,7 +43,7 @@ def url_of(text: str) -> str:
             f"{hide_address(text)} is no address: write http://HOST:PORT/v1, such as "
             "http://localhost:8000/v1"
         )
-    return text.rstrip("/")
+    return url.rstrip("/")
 
 
 def is_on_this_machine(url: str) -> bool:

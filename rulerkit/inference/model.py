@@ -321,7 +321,6 @@ def answers_of(
     """What a model answers, checked: each example with an `Answer` or a `Failure`. A `UserError` of
     the model becomes a `ModelError`: other models may go on."""
     try:
-        # An exception in the engine of a plug-in says where it was raised.
         with errors_of(type(model), f"answer of the model {model.name}"):
             for example, answer in model.answer(examples):
                 yield example, _checked(model.name, answer)

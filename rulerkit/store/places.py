@@ -107,8 +107,10 @@ def find_cells(
         # The column `path` of a row may name several files.
         files = [place] if os.path.exists(resolve_file(place)) else str(place).split(AND)
         for file in files:
-            for path in _with_predictions(_path_of(file, outputs)):
-                cells += read_predictions(path, report)
+            path = _path_of(file, outputs)
+            # Beside the predictions of an outputs folder older files may lie.
+            own = path / "predictions"
+            cells += read_predictions(own if own.is_dir() else path, report)
 
     # Each file and each cell of ours counts once. Files of other programs, which do not say how
     # they were made, stay apart, and one of them may hold several lengths and repetitions.
@@ -121,19 +123,6 @@ def find_cells(
     for of_cell in copies.values():
         once += _union([*of_cell.values()], report)
     return once
-
-
-def _with_predictions(path: Path) -> list[Path]:
-    """The folders named `predictions` below an outputs folder, beside which older files may lie;
-    the path itself where there is none, or where it lies in one."""
-    found: list[Path] = []
-    if "predictions" not in path.parts:
-        for folder, names, _ in os.walk(path):
-            if "predictions" in names:
-                found.append(Path(folder, "predictions"))
-            kept = [name for name in names if name != "predictions" and not name.startswith(".")]
-            names[:] = sorted(kept)
-    return found or [path]
 
 
 def _path_of(place: str | Path, outputs: str | Path) -> Path:

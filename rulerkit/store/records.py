@@ -7,11 +7,8 @@ import json
 import platform
 import re
 import socket
-import subprocess
 import zlib
-from codecs import BOM_UTF8
 from functools import cache
-from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, TypeVar
 
 from pydantic import (
@@ -23,12 +20,11 @@ from pydantic import (
     ValidationError,
     with_config,
 )
-from pydantic_core import from_json
 from typing_extensions import TypedDict
 
 from rulerkit.common.errors import shortened
-from rulerkit.common.json_text import digest
-from rulerkit.common.paths import home, package_version
+from rulerkit.common.json_text import digest, parse_json
+from rulerkit.common.paths import package_version
 from rulerkit.common.settings import JSON
 
 
@@ -114,8 +110,7 @@ RECORD = TypeAdapter(Record)
 
 def parse_record(text: bytes) -> JSON:
     """The record in a file; ValueError where it is none, or one of another format."""
-    # Half a surrogate, which an answer may hold, has no place in a record.
-    record: JSON = from_json(text.removeprefix(BOM_UTF8), allow_inf_nan=False)
+    record: JSON = parse_json(text)
     found = record.get("format") if isinstance(record, dict) else None
     if found != FORMAT:
         raise ValueError(
@@ -162,32 +157,17 @@ PACKAGES = ("numpy", "torch", "transformers", "tokenizers", "vllm", "sentencepie
 
 
 def machine(extra: JSON) -> JSON:
-    """What rows are made with: versions (nothing is imported for them), commit, host, and what the
-    model adds."""
+    """What rows are made with: versions (nothing is imported for them), host, and what the model
+    adds."""
     packages = {name: package_version(name) for name in PACKAGES} | extra.get("packages", {})
     return {
         "rulerkit": package_version("rulerkit"),
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "git": _commit(home()),
         "host": socket.gethostname(),
-        "gpu": None,
         **extra,
         "packages": {name: number for name, number in packages.items() if number},
     }
-
-
-@cache
-def _commit(root: Path) -> str | None:
-    """The commit of a checkout, with `-dirty` where files differ from it; None without git."""
-    call = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    try:
-        done = subprocess.run(
-            call, capture_output=True, encoding="utf-8", errors="replace", timeout=5
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() or None
 
 
 # --- rows -----------------------------------------------------------------------------------------

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rulerkit.batch.batch_file import read_batch
-from rulerkit.common.settings import ENGINE_KEYS, Parameters, Site, read_site
+from rulerkit.common.settings import ENGINE_KEYS, Parameters, Site, check
+from rulerkit.common.yaml_files import read_yaml
 from rulerkit.evaluation.study import load_files, study
 from rulerkit.generation.generate import generate
 from rulerkit.generation.tasks import TASKS, all_families
@@ -93,4 +94,4 @@ def test_a_damaged_parameter_file_is_one_line(tmp_path_factory, text, kind):
     elif kind == "batch":
         result_or_line(read_batch, path)
     else:
-        result_or_line(read_site, path)
+        result_or_line(lambda: check(Site, read_yaml(path)))
