@@ -92,8 +92,6 @@ class _Call:
 
     fresh: bool
     not_run: NotRun | None
-    stored: dict[Path, Cell] = field(default_factory=dict)
-    """By file, the cells as they were read before anything was asked; each is used once."""
     missing: dict[Path, int] = field(default_factory=dict)
     """By file, the tokens of all examples that had no answer before anything was asked."""
     errors: list[ModelError] = field(default_factory=list)
@@ -160,7 +158,6 @@ def _read_cells(study: Study, call: _Call) -> None:
             cell = None if call.fresh else load_cell(asked.path)
             if cell:
                 have = len(cell.coverage.of_first(study.num_examples).have)
-                call.stored[asked.path] = cell
         tokens = asked.length * (study.num_examples - have)
         call.missing[asked.path] = max(tokens, call.missing.get(asked.path, 0))
 
@@ -252,7 +249,7 @@ def _ask_model(study: Study, model: Model, asked: Asked, call: _Call) -> list[Ce
                 names = [name for name in counts if (name, length) in asked]
                 examples = [asked[name, length].first(counts[name]) for name in names]
                 is_new = length in anew
-                cells = ask_length(model, examples, left, call.stored, is_new, call.bar)
+                cells = ask_length(model, examples, left, is_new, call.bar)
                 answered |= {cell.path: cell for cell in cells}
                 anew.discard(length)
         except TooLong as error:

@@ -128,6 +128,9 @@ COLUMNS = _CELL | _ROW
 """The columns of `score` and what they mean. Those of a cell are the same in all its rows."""
 _TEXTS = ["adaptive", "note", "protocol", "texts"]
 """The columns of texts that may be empty."""
+_AS_RECORDED = ["aligned", "category", "engine", "family", "prompt_version", "seed", "suite"]
+_AS_RECORDED += ["template", "tokenizer"]
+"""The columns that hold what the record has under the same name."""
 CELL_COLUMNS, ROW_COLUMNS = list(_CELL), list(_ROW)
 
 
@@ -154,15 +157,12 @@ def describe(cell: Cell) -> JSON:
     for name in ("name", "family", "category"):
         settings.pop(name, None)
     return {
+        **{name: getattr(about, name) for name in _AS_RECORDED},
         "run": cell.run,
         "model": cell.model,
         "label": about.label or cell.model,
-        "aligned": about.aligned,
         "claimed_length": float(about.claimed_length or "nan"),
         "task": cell.task,
-        "family": about.family,
-        "category": about.category,
-        "suite": about.suite,
         "length": cell.length,
         "wanted": cell.wanted,
         "failed": len(failures),
@@ -172,11 +172,6 @@ def describe(cell: Cell) -> JSON:
         "max_failures": float(about.max_failures),
         "stand_in": any(source["stand_in"] for source in sources),
         "texts": ", ".join(sorted(texts)),
-        "engine": about.engine,
-        "seed": about.seed,
-        "prompt_version": about.prompt_version,
-        "tokenizer": about.tokenizer,
-        "template": about.template,
         "protocol": protocol,
         "settings": json.dumps(settings, sort_keys=True),
         "note": "; ".join(sorted(notes)),
@@ -203,12 +198,8 @@ def as_scores(given: Any, who: str, report: Report | None = None) -> "pd.DataFra
             "tables multiply by 100"
         )
 
-    import pandas as pd
-
-    # Rows of `load` are shown in a way of their own, which is not for what is made from them.
-    scores = pd.DataFrame(given)
-    scores.attrs = given.attrs
     # A CSV file does not tell an empty text from a missing one.
+    scores: pd.DataFrame = given
     for name in _TEXTS:
         if scores[name].isna().any():
             scores = scores.assign(**{name: scores[name].astype(object).fillna("")})
