@@ -51,7 +51,7 @@ def ask_length(
     waiting = writers
     while waiting:
         waiting = _ask(model, waiting, fresh, bar)
-    written = [writer.complete or load_cell(writer.path) for writer in writers]
+    written = [load_cell(writer.path) for writer in writers]
     return [cell for cell in written if cell]
 
 
@@ -118,8 +118,6 @@ class CellWriter:
         """The indices of the examples without an answer when the cell was opened."""
         self.left = set[int]()
         """Those of them that were neither answered nor failed since."""
-        self.complete: Cell | None = None
-        """What is on disk, where nothing was missing when the cell was opened."""
 
         self._settings = {
             "run": study.run,
@@ -148,7 +146,6 @@ class CellWriter:
             self._compare(stored)
             # A complete cell is not even locked: many processes may read it.
             if stored and not self.missing and self._record == stored.record:
-                self.complete = stored
                 return
 
         with disk(self.path):

@@ -27,7 +27,7 @@ from rulerkit.store.places import TAKES, as_cells, check_columns, is_table
 if TYPE_CHECKING:
     import pandas as pd
 
-Rows = NDArray[Any]  # ROW_COLUMNS of the examples of a cell, by index
+Rows = NDArray[Any]  # what _ROW says of the examples of a cell, by index
 
 _MOST_NAMED = 20  # files in one line
 _CONTROL = re.compile(r"\r\n|[\x00-\x1f]")
@@ -122,7 +122,7 @@ _ROW = {
     "group": "number of the article that questions share; NaN for other tasks",
     "reasoning_tokens": "tokens of the model's thought, by the server or counted; 0 without one",
 }
-_KINDS: JSON = dict.fromkeys(_ROW, float) | {"index": int}
+_KINDS: JSON = dict.fromkeys(_ROW, float) | {"index": int, "digest": object}
 _KINDS |= dict.fromkeys(["other_form", "empty", "cut_off", "cut_thought", "is_copy"], bool)
 COLUMNS = _CELL | _ROW
 """The columns of `score` and what they mean. Those of a cell are the same in all its rows."""
@@ -131,7 +131,7 @@ _TEXTS = ["adaptive", "note", "protocol", "texts"]
 _AS_RECORDED = ["aligned", "category", "engine", "family", "prompt_version", "seed", "suite"]
 _AS_RECORDED += ["template", "tokenizer"]
 """The columns that hold what the record has under the same name."""
-CELL_COLUMNS, ROW_COLUMNS = list(_CELL), list(_ROW)
+CELL_COLUMNS = list(_CELL)
 
 
 def describe(cell: Cell) -> JSON:
@@ -236,7 +236,6 @@ def score(
         return pd.DataFrame(columns=list(COLUMNS))
 
     table = pd.DataFrame(np.concatenate(of_cells))
-    table["digest"] = [digest.decode() for digest in table["digest"]]
     if table["num_prompt_tokens"].notna().all():
         table["num_prompt_tokens"] = table["num_prompt_tokens"].astype(int)
 
@@ -325,14 +324,12 @@ def judged(cell: Cell) -> Rows:
                 row.get("is_copy", False),
                 row.get("copied"),
                 row.get("num_prompt_tokens"),
-                row.get("digest", "").encode("ascii", "backslashreplace"),
+                row.get("digest", ""),
                 row.get("group"),
                 usage.get("reasoning_tokens") or 0,
             )
         )
 
     # A structured array holds a million rows in a tenth of the memory of tuples.
-    digests: list[Any] = [row[ROW_COLUMNS.index("digest")] for row in rows]
-    kinds = _KINDS | {"digest": f"S{max(map(len, digests), default=0) or 1}"}
-    judged_rows = np.array(rows, list(kinds.items()))
+    judged_rows = np.array(rows, list(_KINDS.items()))
     return judged_rows[np.argsort(judged_rows["index"], kind="stable")]

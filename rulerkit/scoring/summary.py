@@ -80,14 +80,13 @@ class Summary(NamedTuple):
     `lengths`: a row per model, category ('all', 'niah', 'vt', 'aggregation', 'qa') and length:
     score (mean over the category's tasks), low, high, tasks (how many the mean is over), whole
     (whether they are all that RULER has in this category; True in other suites), n (smallest of its
-    cells), complete, have ('3/13 tasks'; '-' where nothing was run), stand_in, reader.
+    cells), complete, have ('3/13 tasks'; '-' where nothing was run), stand_in.
     `models`: a row per model and category: tasks, whole, avg, avg_low, avg_high, wavg_inc,
     wavg_inc_low, wavg_inc_high, wavg_dec, wavg_dec_low, wavg_dec_high, effective_length and
     effective_set (text, '' where there is no threshold of these tasks), threshold (NaN for none)
     and threshold_of (text: whose score it is), setup (digest, the same for models whose cells have
-    the same protocol and texts), rank_inc, rank_dec (see `_with_ranks`), complete, stand_in, reader
-    (whether a reference reader answered), adaptive (question, answer and tokens in words, '' for a
-    fixed number of examples).
+    the same protocol and texts), rank_inc, rank_dec (see `_with_ranks`), complete, stand_in,
+    adaptive (question, answer and tokens in words, '' for a fixed number of examples).
     """
 
     cells: "pd.DataFrame"
@@ -276,7 +275,6 @@ def _means(cells: "pd.DataFrame") -> "tuple[pd.DataFrame, pd.DataFrame]":
                 "tasks": len(inside),
                 "whole": first["suite"] != "ruler" or inside == benchmark,
                 "stand_in": bool(members["stand_in"].any()),
-                "reader": bool((members["engine"] == "reader").any()),
             }
             by_length = [
                 {**about, "length": length, **_mean_at(at_length)}
