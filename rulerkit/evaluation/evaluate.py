@@ -7,7 +7,7 @@ the models one after the other; `_ask_model` takes the lengths of one, in the ro
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -65,13 +65,11 @@ def evaluate(
     checked = _study_of(study, parameters)
     if not checked.ask:
         return _cells_without_asking(checked)
-    call = _Call(fresh, not_run, _missing_tokens(checked, fresh))
-    tokens = sum(call.missing.values())
-    call.bar = progress_bar(total=tokens, unit_scale=True, disable=not progress or not tokens)
-    with call.bar:
-        cells = _ask_models(checked, call)
+    missing, errors = _missing_tokens(checked, fresh), list[ModelError]()
+    tokens = sum(missing.values())
+    with progress_bar(total=tokens, unit_scale=True, disable=not progress or not tokens) as bar:
+        cells = _ask_models(checked, _Call(fresh, not_run, missing, errors, bar))
 
-    errors = call.errors
     if errors and not any(cell.coverage.have for cell in cells):
         raise errors[0]
     if not cells and not errors and not not_run and checked.models:
@@ -92,9 +90,9 @@ class _Call:
     not_run: NotRun | None
     missing: dict[Path, int]
     """By file, the tokens of all examples that had no answer before anything was asked."""
-    errors: list[ModelError] = field(default_factory=list)
+    errors: list[ModelError]
     """Those of the models so far."""
-    bar: Any = None
+    bar: Any
 
     def leave_out(self, model: Model, length: int, reason: str, task: str = "") -> None:
         """Name a length that a model cannot be given, or a task that does not fit into it."""
