@@ -220,16 +220,7 @@ def compare(
         side_a = side_a._replace(name=names[0] or side_a.name)
         side_b = side_b._replace(name=names[1] or side_b.name)
     pairs, notes = paired(side_a, side_b, by)
-    rows, weighted = judge_pairs(pairs, margin)
-    rows.attrs["texts"] = texts_words(pairs)
-    if rows.attrs["texts"]:
-        notes.append(f"not comparable with the paper: {rows.attrs['texts']}")
-
-    flips = pairs.loc[pairs["difference"] != 0, [*_EXAMPLE, "digest", "a", "b", "difference"]]
-    flips = flips.reset_index(drop=True)
-    flips["difference"] *= 100
-    lacking = _lacking(side_a, side_b)
-    return Comparison(side_a, side_b, margin, by, rows, flips, weighted, lacking, notes)
+    return comparison_of(side_a, side_b, pairs, notes, margin, by, _lacking(side_a, side_b))
 
 
 def _chosen(
@@ -258,6 +249,27 @@ def check_margin(margin: float) -> None:
     """Raise a UserError for what is no number of points above 0."""
     if not isinstance(margin, Real) or not 0 < margin < math.inf:
         raise UserError(f"margin is {margin!r}: it must be a number of points above 0, such as 1.0")
+
+
+def comparison_of(
+    a: Side,
+    b: Side,
+    pairs: "pd.DataFrame",
+    notes: Sequence[str],
+    margin: float,
+    by: str,
+    lacking: str = "",
+) -> Comparison:
+    """The comparison of two sides whose examples were `paired`, of all pairs or of some."""
+    rows, cells = judge_pairs(pairs, margin)
+    rows.attrs["texts"] = texts_words(pairs)
+    if rows.attrs["texts"]:
+        notes = [*notes, f"not comparable with the paper: {rows.attrs['texts']}"]
+
+    flips = pairs.loc[pairs["difference"] != 0, [*_EXAMPLE, "digest", "a", "b", "difference"]]
+    flips = flips.reset_index(drop=True)
+    flips["difference"] *= 100
+    return Comparison(a, b, margin, by, rows, flips, cells, lacking, notes)
 
 
 # --- two sides ------------------------------------------------------------------------------------
