@@ -180,35 +180,29 @@ def _cells(
     """
     import pandas as pd
 
+    answered = tallies[tallies["n"] > 0]
+    asked = tallies.merge(answered[_MODEL].drop_duplicates())
+    if lengths:
+        asked = asked[asked["length"].isin(lengths)]
+    if not tasks:
+        begun = dict.fromkeys(asked["task"])
+        tasks = [task for task in dict.fromkeys([*scoring.THIRTEEN, *begun]) if task in begun]
+    lengths = sorted(set(lengths or asked["length"].tolist()))
+    # Records say the category of a task; of those that were never run only the name is known.
+    categories = dict(zip(tallies["task"], tallies["category"], strict=True))
+
     records: Any = tallies.to_dict("records")
     known = {tuple(cell[name] for name in CELL): cell for cell in records}
-    models: dict[tuple[str, str], dict[str, Any]] = {}
-    for (run, model, *_), cell in known.items():
-        if cell["n"]:
-            first = models.setdefault((run, model), {**cell})
-            first["wanted"] = max(first["wanted"], cell["wanted"])
-    asked = [
-        (task, length)
-        for run, model, task, length in known
-        if (run, model) in models and (not lengths or length in lengths)
-    ]
-    if not tasks:
-        begun = dict.fromkeys(task for task, _ in asked)
-        thirteen = [task for task in scoring.THIRTEEN if task in begun]
-        tasks = list(dict.fromkeys([*thirteen, *begun]))
-    lengths = sorted(set(lengths or (length for _, length in asked)))
-    # Records say the category of a task; of those that were never run only the name is known.
-    categories = {task: cell["category"] for (_, _, task, _), cell in known.items()}
-    suite = tallies["suite"].iloc[0]
-
     rows = []
-    for (run, model), about in models.items():
+    for (run, model), of_model in answered.groupby(_MODEL, sort=False):
+        about = of_model.iloc[0][[*_ABOUT, "suite"]].to_dict()
+        most = int(of_model["wanted"].max())
         for task, length in product(tasks, lengths):
             row = _NOTHING | {"run": run, "model": model, "task": task, "length": length}
             row |= known.get((run, model, task, length), {})
-            row |= {name: about[name] for name in _ABOUT} | {"suite": suite}
+            row |= about
             row["category"] = categories.get(task) or category_of(task)
-            row["wanted"] = num_examples or row["wanted"] or about["wanted"]
+            row["wanted"] = num_examples or row["wanted"] or most
             rows.append(row | _answers(row))
     return pd.DataFrame(rows, dtype=object).infer_objects()
 
