@@ -49,6 +49,7 @@ def read_claims(listed: Sequence[Any] | None, section: str | None) -> list[Claim
             key = ".".join(map(str, first["loc"]))
             name = shorten(claim.get("claim", claim))
             raise UserError(f"the claim {name}: {key} is invalid: {first['msg']}") from None
+
     if section is None:
         return found
     chosen = [claim for claim in found if f"{claim.section},".startswith(f"{section},")]
