@@ -195,7 +195,7 @@ def _cells(
     known = {tuple(cell[name] for name in CELL): cell for cell in records}
     rows = []
     for (run, model), of_model in answered.groupby(_MODEL, sort=False):
-        about = of_model.iloc[0][[*_ABOUT, "suite"]].to_dict()
+        about: Any = of_model.iloc[0][[*_ABOUT, "suite"]].to_dict()
         most = int(of_model["wanted"].max())
         for task, length in product(tasks, lengths):
             row = _NOTHING | {"run": run, "model": model, "task": task, "length": length}
