@@ -16,6 +16,7 @@ from gate import EVERYWHERE, LENGTHS, MARGIN, TASKS, Case, simulated
 from scipy.special import gammaln
 
 from rulerkit.analysis.compare import ALARMS, PairedDifferences, judge_pairs, places_of
+from rulerkit.scoring.statistics import no_difference_p
 
 CELLS = TASKS * LENGTHS
 THRESHOLD = ALARMS / (CELLS + TASKS + LENGTHS + 1)
@@ -76,7 +77,7 @@ def mean_is_worse(pairs: pd.DataFrame) -> bool:
         if place.level == "cell":
             continue
         p_of_margin = differences.mean(place).p_not_below(-MARGIN / 100)
-        if p_of_margin < THRESHOLD and differences.p_of_any(place) < THRESHOLD:
+        if p_of_margin < THRESHOLD and no_difference_p(differences.weighted(place)) < THRESHOLD:
             return True
     return False
 

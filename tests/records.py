@@ -16,7 +16,7 @@ def predict(model, examples, folder, fresh=False, progress=True):
     with progress_bar(total=tokens, unit_scale=True, disable=not progress) as bar:
         about = {"predictions": folder, "run": folder.name, "max_failures": 0, "adaptive": None}
         study = SimpleNamespace(**about)
-        return ask_length(model, [examples], study, {}, fresh, bar)[0]
+        return ask_length(model, [examples], study, fresh, bar)[0]
 
 
 def record_of(name="m", **fields):

@@ -59,7 +59,7 @@ def test_a_blind_band_is_seen_in_the_bins_where_it_lies(recall):
 
 def test_depths_are_those_of_the_needles(recall):
     example = rk.generate(rk.task("niah_multivalue").with_corpora("builtin"), 2048, 1)[0]
-    needles = [place for place in places(example) if place.role == "needle"]
+    needles = [place for place in places(example) if place.piece.role == "needle"]
     assert [place.depth for place in needles] == pytest.approx(example.depths, abs=0.02)
     for place in needles:
         assert example.prompt[place.start : place.end].strip()

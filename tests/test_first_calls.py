@@ -49,7 +49,7 @@ def test_evaluate_takes_made_models_parameters_and_studies(home):
     assert len(evaluate({"model": "perfect", "seed": 7, "run": "b"})) == 4
     assert len(evaluate(None, model="perfect", run="c")) == 4
     study = rk.study("perfect", **ASKED)
-    assert len(rk.evaluate([study, study], progress=False)) == 8
+    assert len(rk.evaluate(study, progress=False)) == 4
 
 
 def test_what_is_no_model_is_one_line(home):
@@ -63,8 +63,6 @@ def test_a_study_takes_no_parameters_beside_it(home):
     study = rk.study("perfect", **ASKED)
     with pytest.raises(rk.UserError, match="not both"):
         rk.evaluate(study, hops=6)
-    with pytest.raises(rk.UserError, match="not both"):
-        rk.evaluate([study, "perfect"])
     with pytest.raises(rk.UserError, match="two models are named"):
         rk.evaluate("perfect", model="mute")
 

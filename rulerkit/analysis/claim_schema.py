@@ -39,22 +39,20 @@ def read_claims(listed: Sequence[Any] | None, section: str | None) -> list[Claim
     """The claims that are listed, by default the paper's, or those of a section of it (`5,
     distractors`, or `5`). Raises UserError for a wrong key or value, and for an unknown section."""
     given = package_data("paper/claims.yaml") if listed is None else listed
-    found = [_checked(claim) for claim in given]
+    found = []
+    for claim in given:
+        check_type(claim, Mapping, "claims", "a list of claims, each a mapping")
+        try:
+            found.append(Claim.model_validate(claim))
+        except ValidationError as error:
+            first = error.errors()[0]
+            key = ".".join(map(str, first["loc"]))
+            name = shorten(claim.get("claim", claim))
+            raise UserError(f"the claim {name}: {key} is invalid: {first['msg']}") from None
+
     if section is None:
         return found
     chosen = [claim for claim in found if f"{claim.section},".startswith(f"{section},")]
     if not chosen:
         raise unknown("section of the claims", section, dict.fromkeys(c.section for c in found))
     return chosen
-
-
-def _checked(claim: Any) -> Claim:
-    """A claim with its keys and their values checked."""
-    check_type(claim, Mapping, "claims", "a list of claims, each a mapping")
-    try:
-        return Claim.model_validate(claim)
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, first["loc"]))
-        name = shorten(claim.get("claim", claim))
-        raise UserError(f"the claim {name}: {key} is invalid: {first['msg']}") from None

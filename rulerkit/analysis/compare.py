@@ -257,13 +257,12 @@ def comparison_of(
     pairs: "pd.DataFrame",
     notes: Sequence[str],
     margin: float,
-    by: str = "digest",
+    by: str,
     lacking: str = "",
 ) -> Comparison:
     """The comparison of two sides whose examples were `paired`, of all pairs or of some."""
     rows, cells = judge_pairs(pairs, margin)
-    compared = a.scores[a.scores["task"].isin(rows["task"])]
-    rows.attrs["texts"] = texts_words(compared)
+    rows.attrs["texts"] = texts_words(pairs)
     if rows.attrs["texts"]:
         notes = [*notes, f"not comparable with the paper: {rows.attrs['texts']}"]
 
@@ -534,11 +533,6 @@ class PairedDifferences:
                 cells.append(side[key]._replace(weight=sign * weight))
         return cells
 
-    def p_of_any(self, place: Place) -> float:
-        """The one-sided p-value of a loss of any size: the exact sign test where scores are right
-        or wrong."""
-        return no_difference_p(self.weighted(place))
-
     def mean(self, place: Place) -> MeanDifference:
         """The mean over a place."""
         rows_of_cells = [self._rows[cell] for cell in place.cells]
@@ -598,7 +592,7 @@ def judge_pairs(pairs: "pd.DataFrame", margin: float) -> "tuple[pd.DataFrame, li
         row |= {"difference": estimate.value, "low": estimate.low, "high": estimate.high}
 
         mean = differences.mean(place)
-        row |= {"p": differences.p_of_any(place), "loss": False}
+        row |= {"p": no_difference_p(differences.weighted(place)), "loss": False}
         # A loss beyond the margin is a loss. Where many answers flip each way in few examples, the
         # test of the margin alone would find one too often (13 % of runs with 20 examples of which
         # 40 % flip each way); the exact test of any loss holds there.

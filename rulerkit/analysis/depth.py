@@ -38,7 +38,6 @@ class Position(NamedTuple):
     """Where a piece stands: its depth in the context (percent), its first character in the prompt
     and the one behind its last."""
 
-    role: str
     depth: float
     start: int
     end: int
@@ -58,8 +57,7 @@ def places(example: Example) -> list[Position]:
             room = max(1, num_tokens - piece.num_tokens)
             depth = min(100.0, 100 * tokens_before / room)
             end = start + len(piece.text)
-            place = Position(piece.role, round(depth, 2), start, end, piece)
-            result.append(place)
+            result.append(Position(round(depth, 2), start, end, piece))
 
             start = end
             if is_context:
@@ -125,7 +123,7 @@ def _items_of(
     # by name in lower case: the depths of all copies of what could be asked for
     depths_of: dict[str, list[float]] = defaultdict(list)
     for place in places(example):
-        if place.role != "needle":
+        if place.piece.role != "needle":
             continue
         # a counted word has no key: it is the last word of its entry
         last_word = place.piece.text.strip().split(" ")[-1]

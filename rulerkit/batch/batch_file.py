@@ -171,7 +171,7 @@ def studies_of(notebook: Path, parameters: Mapping[str, Any]) -> list[Study]:
     Raises `UserError` for a wrong parameter, and for cells that need others.
     """
     cells = read_notebook(notebook)
-    if not any(cell.has("study") for cell in cells):
+    if not any("study" in cell.tags for cell in cells):
         return []
 
     names: dict[str, Any] = {
@@ -182,9 +182,9 @@ def studies_of(notebook: Path, parameters: Mapping[str, Any]) -> list[Study]:
     }
     try:
         for cell in cells:
-            if cell.has("parameters") or cell.has("study"):
+            if "parameters" in cell.tags or "study" in cell.tags:
                 exec(compile(cell.source, str(notebook), "exec"), names)
-            if cell.has("parameters"):
+            if "parameters" in cell.tags:
                 names |= parameters
     except UserError as error:
         raise UserError(f"{notebook.stem}: {error}") from error

@@ -6,8 +6,8 @@ the models one after the other; `_ask_model` takes the lengths of one, in the ro
 """
 
 from collections.abc import Callable
-from contextlib import closing, suppress
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -44,11 +44,11 @@ def evaluate(
     **parameters: Any,
 ) -> list[Cell]:
     """Let every model of a study answer all its tasks at all its lengths, shortest first; returns
-    the cells, that is one model on one task at one length each, in the order of the studies.
+    the cells, that is one model on one task at one length each, in the order of the models.
 
-    `study` is one, several, or what `rk.study` takes: `evaluate("perfect", tasks=["vt"])`. Only
-    what has no answer yet is asked; `fresh` moves old predictions aside. With `ask: false` no model
-    is asked: the stored cells are returned, and what is missing is named.
+    `study` is one, or what `rk.study` takes: `evaluate("perfect", tasks=["vt"])`. Only what has no
+    answer yet is asked; `fresh` moves old predictions aside. With `ask: false` no model is asked:
+    the stored cells are returned, and what is missing is named.
 
     A request that fails is never a score of zero: its example gets no row, the reason is written to
     `<length>.failures.jsonl` beside the cell, and the next call asks again. Until then the cell has
@@ -62,21 +62,17 @@ def evaluate(
     Raises `UserError` for a length, a corpus or a record that does not fit, before anything is
     asked, and the error of a model (`ModelError`) where no cell has an answer.
     """
-    studies = _studies_of(study, parameters)
-    call = _Call(fresh, not_run)
-    for one in studies:
-        _read_cells(one, call)
-    tokens = sum(call.missing.values())
-    cells = list[Cell]()
-    call.bar = progress_bar(total=tokens, unit_scale=True, disable=not progress or not tokens)
-    with call.bar, closing(call):
-        for one in studies:
-            cells += _ask_models(one, call) if one.ask else _cells_without_asking(one)
+    checked = _study_of(study, parameters)
+    if not checked.ask:
+        return _cells_without_asking(checked)
+    missing, errors = _missing_tokens(checked, fresh), list[ModelError]()
+    tokens = sum(missing.values())
+    with progress_bar(total=tokens, unit_scale=True, disable=not progress or not tokens) as bar:
+        cells = _ask_models(checked, _Call(fresh, not_run, missing, errors, bar))
 
-    errors = call.errors
     if errors and not any(cell.coverage.have for cell in cells):
         raise errors[0]
-    if not cells and not errors and not not_run and any(one.models for one in studies):
+    if not cells and not errors and not not_run and checked.models:
         raise UserError("nothing was asked: none of the lengths fits, for the reasons above")
     for error in errors:
         if failed:
@@ -92,29 +88,11 @@ class _Call:
 
     fresh: bool
     not_run: NotRun | None
-    stored: dict[Path, Cell] = field(default_factory=dict)
-    """By file, the cells as they were read before anything was asked; each is used once."""
-    missing: dict[Path, int] = field(default_factory=dict)
+    missing: dict[Path, int]
     """By file, the tokens of all examples that had no answer before anything was asked."""
-    errors: list[ModelError] = field(default_factory=list)
+    errors: list[ModelError]
     """Those of the models so far."""
-    bar: Any = None
-    model: Model | None = None
-    """The one that was used last: it may hold memory, a GPU or a server."""
-    described: JSON | Model | None = None
-    """The mapping that it was made from, or the model itself."""
-
-    def use(self, described: JSON | Model, model: Model) -> None:
-        """Close the model that was used before, whoever made it, as two may not fit on one GPU."""
-        if model is not self.model:
-            if self.model is not None:
-                self.model.close()
-            self.model, self.described = model, described
-
-    def close(self) -> None:
-        """Close the last model. One that the caller made stays as it is: it may be asked again."""
-        if self.model is not None and self.described is not self.model:
-            self.model.close()
+    bar: Any
 
     def leave_out(self, model: Model, length: int, reason: str, task: str = "") -> None:
         """Name a length that a model cannot be given, or a task that does not fit into it."""
@@ -124,23 +102,21 @@ class _Call:
             self.not_run(model.name, length, reason, task)
 
 
-def _studies_of(given: Any, parameters: JSON) -> list[Study]:
-    """The studies that are given, or the one that a model and parameters describe."""
+def _study_of(given: Any, parameters: JSON) -> Study:
+    """The study that is given, or that a model and parameters describe."""
     if given is None and not {"model", "models"} & parameters.keys():
         raise UserError(
             "evaluate needs a study or a model: rk.evaluate(study), or "
             'rk.evaluate("reader-4096", tasks=["vt"], lengths=["4K"])'
         )
-    several = list(given) if isinstance(given, list | tuple) else [given]
-    are_studies = [isinstance(one, Study) for one in several]
-    if not any(are_studies):
-        return [make_study(given, **parameters)]
-    if parameters or not all(are_studies):
+    if not isinstance(given, Study):
+        return make_study(given, **parameters)
+    if parameters:
         raise UserError(
-            "evaluate takes studies, or models with parameters, not both: give models and "
+            "evaluate takes a study, or models with parameters, not both: give models and "
             "parameters to rk.study"
         )
-    return several
+    return given
 
 
 # --- before anything is asked ---------------------------------------------------------------------
@@ -150,19 +126,18 @@ Asked = dict[tuple[str, int], Examples]
 """The examples of each task at each length that they fit into."""
 
 
-def _read_cells(study: Study, call: _Call) -> None:
-    """Find out what is on disk of the cells of a study, and the tokens of all their examples
-    without an answer, which the progress bar counts. A cell that cannot be read is left to its
-    writer, which says so."""
-    for asked in study.cells() if study.ask else ():
+def _missing_tokens(study: Study, fresh: bool) -> dict[Path, int]:
+    """By file, the tokens of all examples of a cell without an answer, which the progress bar
+    counts. A cell that cannot be read is left to its writer, which says so."""
+    missing = {}
+    for asked in study.cells():
         have = 0
         with suppress(DamagedCell):
-            cell = None if call.fresh else load_cell(asked.path)
+            cell = None if fresh else load_cell(asked.path)
             if cell:
                 have = len(cell.coverage.of_first(study.num_examples).have)
-                call.stored[asked.path] = cell
-        tokens = asked.length * (study.num_examples - have)
-        call.missing[asked.path] = max(tokens, call.missing.get(asked.path, 0))
+        missing[asked.path] = asked.length * (study.num_examples - have)
+    return missing
 
 
 def _fitting(study: Study, model: Model, call: _Call) -> Asked:
@@ -211,17 +186,14 @@ def _ask_models(study: Study, call: _Call) -> list[Cell]:
     for described in study.models:
         of_model = replace(study, models=(described,))
         # Nothing is loaded here: a model reads its weights when it answers first.
-        model = call.model if described == call.described else None
-        model = model or load_model(described)
+        model = load_model(described)
         try:
             ready.append((of_model, model, _fitting(of_model, model, call)))
         except ModelError as error:
             call.errors.append(error)
             cells += _stored(of_model)
 
-    for of_model, model, asked in ready:
-        (described,) = of_model.models
-        call.use(described, model)
+    for number, (of_model, model, asked) in enumerate(ready, 1):
         try:
             cells += _ask_model(of_model, model, asked, call)
         except ModelError as error:
@@ -229,6 +201,10 @@ def _ask_models(study: Study, call: _Call) -> list[Cell]:
             call.errors.append(error)
             model.close()
             cells += _stored(of_model)
+        finally:
+            # Two may not fit on one GPU; the caller may ask the last one again, if it is theirs.
+            if number < len(ready) or model not in study.models:
+                model.close()
     return cells
 
 
@@ -252,7 +228,7 @@ def _ask_model(study: Study, model: Model, asked: Asked, call: _Call) -> list[Ce
                 names = [name for name in counts if (name, length) in asked]
                 examples = [asked[name, length].first(counts[name]) for name in names]
                 is_new = length in anew
-                cells = ask_length(model, examples, left, call.stored, is_new, call.bar)
+                cells = ask_length(model, examples, left, is_new, call.bar)
                 answered |= {cell.path: cell for cell in cells}
                 anew.discard(length)
         except TooLong as error:

@@ -27,9 +27,6 @@ class NotebookCell(NamedTuple):
     source: str
     tags: tuple[str, ...]
 
-    def has(self, tag: str) -> bool:
-        return tag in self.tags
-
 
 def read_notebook(path: Path) -> list[NotebookCell]:
     """The code cells of a notebook."""
@@ -51,7 +48,7 @@ def notebook_parameters(path: Path) -> list[str]:
     """The names that the cell tagged `parameters` of a notebook sets."""
     names = []
     for cell in read_notebook(path):
-        if not cell.has("parameters"):
+        if "parameters" not in cell.tags:
             continue
         try:
             names += _assigned(cell.source)

@@ -46,10 +46,7 @@ def rounds(wanted: "Callable[[], Counts]") -> Iterator[tuple[int, dict[str, int]
 
 def at_lengths(study: Study, lengths: Sequence[int]) -> Study:
     """A study at some of its lengths, which the rule of an adaptive run is about."""
-    rule = study.adaptive
-    if rule:
-        names = tuple(task.name for task in study.tasks)
-        rule = replace(rule, tasks=names, lengths=tuple(lengths))
+    rule = study.adaptive and replace(study.adaptive, lengths=tuple(lengths))
     return replace(study, lengths=tuple(lengths), adaptive=rule)
 
 

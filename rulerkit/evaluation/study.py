@@ -262,7 +262,7 @@ def _adaptive_rule(
     why."""
     from rulerkit.scoring.adaptive import StoppingRule
 
-    names = {task.name for task in tasks}
+    names = tuple(task.name for task in tasks)
     own_thresholds = {task.threshold for task in tasks}
     own_threshold = own_thresholds.pop() if len(own_thresholds) == 1 else None
     threshold = threshold_of(names, "chat", own_threshold)
@@ -277,7 +277,7 @@ def _adaptive_rule(
     if reason:
         remark(f"num_examples: adaptive becomes {DEFAULT_EXAMPLES} for each cell: {reason}")
         return None
-    return StoppingRule(max_examples=values.max_examples, own_threshold=own_threshold)
+    return StoppingRule(max_examples=values.max_examples, tasks=names, own_threshold=own_threshold)
 
 
 def load_files(files: str | Path | Iterable[str | Path]) -> JSON:

@@ -32,22 +32,16 @@ _LOOK_AGAIN = 2.0  # seconds between two looks at a cell that another process wr
 
 
 def ask_length(
-    model: Any,
-    cells: Sequence[Examples],
-    study: Study,
-    stored: dict[Path, Cell],
-    fresh: bool,
-    bar: Any,
+    model: Any, cells: Sequence[Examples], study: Study, fresh: bool, bar: Any
 ) -> list[Cell]:
     """Let a model answer the examples of several tasks that have no answer yet, in one stream;
     returns the cells that have answers.
 
     The study says where; its `max_failures` and the rule of an adaptive run are recorded for those
-    who take means. `stored` are cells that were read just before, by file, each of which is used
-    once. Answers of an earlier session stay where the record names the same task, length, seed,
-    prompts, tokenizer, corpora and model; `fresh` moves the old files aside first. In a notebook,
-    cells that another process writes are waited for, after the others. A request that failed is
-    listed beside its cell and on stderr, and the next call sends it again.
+    who take means. Answers of an earlier session stay where the record names the same task, length,
+    seed, prompts, tokenizer, corpora and model; `fresh` moves the old files aside first. In a
+    notebook, cells that another process writes are waited for, after the others. A request that
+    failed is listed beside its cell and on stderr, and the next call sends it again.
 
     Errors: `UserError` where a record or a prompt's digest differs, another process writes or the
     disk refuses; `ModelError` where the model raises a `UserError`, returns prompts, or leaves
@@ -56,14 +50,12 @@ def ask_length(
     writers = [CellWriter(model, examples, study) for examples in cells]
     waiting = writers
     while waiting:
-        waiting = _ask(model, waiting, stored, fresh, bar)
-    written = [writer.complete or load_cell(writer.path) for writer in writers]
+        waiting = _ask(model, waiting, fresh, bar)
+    written = [load_cell(writer.path) for writer in writers]
     return [cell for cell in written if cell]
 
 
-def _ask(
-    model: Model, writers: "list[CellWriter]", stored: dict[Path, Cell], fresh: bool, bar: Any
-) -> "list[CellWriter]":
+def _ask(model: Model, writers: "list[CellWriter]", fresh: bool, bar: Any) -> "list[CellWriter]":
     """Let a model answer what is missing in cells of one length; returns those that another process
     writes, after a while."""
     opened, busy = list[CellWriter](), list[CellWriter]()
@@ -72,7 +64,7 @@ def _ask(
         for writer in writers:
             stack.callback(writer.close)
             try:
-                writer.open(fresh, stored.pop(writer.path, None))
+                writer.open(fresh)
                 opened.append(writer)
             except Elsewhere as error:
                 busy.append(writer)
@@ -126,8 +118,6 @@ class CellWriter:
         """The indices of the examples without an answer when the cell was opened."""
         self.left = set[int]()
         """Those of them that were neither answered nor failed since."""
-        self.complete: Cell | None = None
-        """What is on disk, where nothing was missing when the cell was opened."""
 
         self._settings = {
             "run": study.run,
@@ -149,15 +139,13 @@ class CellWriter:
         self._log: Log | None = None
         self._held = ExitStack()
 
-    def open(self, fresh: bool, stored: Cell | None = None) -> None:
-        """Find out which examples have no answer yet, and lock the cell where there are some.
-        `stored` is the cell, where it was read just before."""
+    def open(self, fresh: bool) -> None:
+        """Find out which examples have no answer yet, and lock the cell where there are some."""
         if not fresh:
-            stored = stored or load_cell(self.path)
+            stored = load_cell(self.path)
             self._compare(stored)
             # A complete cell is not even locked: many processes may read it.
             if stored and not self.missing and self._record == stored.record:
-                self.complete = stored
                 return
 
         with disk(self.path):

@@ -137,7 +137,7 @@ def _windows(row: Any, prompt: str, pieces: list[Position]) -> list[Any]:
     # By their text: a word of a list stands in many places.
     needles: dict[str, Position] = {}
     for place in pieces:
-        if place.role == "needle":
+        if place.piece.role == "needle":
             needles.setdefault(prompt[place.start : place.end], place)
 
     # Compared in lower case, as the score is.
@@ -149,5 +149,5 @@ def _windows(row: Any, prompt: str, pieces: list[Position]) -> list[Any]:
         place = needles[text]
         before = prompt[max(0, place.start - _AROUND) : place.start]
         after = prompt[place.end : place.end + _AROUND]
-        windows.append([place.role, place.depth, before, shorten(text, _WITHIN), after])
+        windows.append([place.piece.role, place.depth, before, shorten(text, _WITHIN), after])
     return windows

@@ -27,7 +27,7 @@ from rulerkit.store.places import TAKES, as_cells, check_columns, is_table
 if TYPE_CHECKING:
     import pandas as pd
 
-Rows = NDArray[Any]  # ROW_COLUMNS of the examples of a cell, by index
+Rows = NDArray[Any]  # what _ROW says of the examples of a cell, by index
 
 _MOST_NAMED = 20  # files in one line
 _CONTROL = re.compile(r"\r\n|[\x00-\x1f]")
@@ -122,13 +122,16 @@ _ROW = {
     "group": "number of the article that questions share; NaN for other tasks",
     "reasoning_tokens": "tokens of the model's thought, by the server or counted; 0 without one",
 }
-_KINDS: JSON = dict.fromkeys(_ROW, float) | {"index": int}
+_KINDS: JSON = dict.fromkeys(_ROW, float) | {"index": int, "digest": object}
 _KINDS |= dict.fromkeys(["other_form", "empty", "cut_off", "cut_thought", "is_copy"], bool)
 COLUMNS = _CELL | _ROW
 """The columns of `score` and what they mean. Those of a cell are the same in all its rows."""
 _TEXTS = ["adaptive", "note", "protocol", "texts"]
 """The columns of texts that may be empty."""
-CELL_COLUMNS, ROW_COLUMNS = list(_CELL), list(_ROW)
+_AS_RECORDED = ["aligned", "category", "engine", "family", "prompt_version", "seed", "suite"]
+_AS_RECORDED += ["template", "tokenizer"]
+"""The columns that hold what the record has under the same name."""
+CELL_COLUMNS = list(_CELL)
 
 
 def describe(cell: Cell) -> JSON:
@@ -154,15 +157,12 @@ def describe(cell: Cell) -> JSON:
     for name in ("name", "family", "category"):
         settings.pop(name, None)
     return {
+        **{name: getattr(about, name) for name in _AS_RECORDED},
         "run": cell.run,
         "model": cell.model,
         "label": about.label or cell.model,
-        "aligned": about.aligned,
         "claimed_length": float(about.claimed_length or "nan"),
         "task": cell.task,
-        "family": about.family,
-        "category": about.category,
-        "suite": about.suite,
         "length": cell.length,
         "wanted": cell.wanted,
         "failed": len(failures),
@@ -172,11 +172,6 @@ def describe(cell: Cell) -> JSON:
         "max_failures": float(about.max_failures),
         "stand_in": any(source["stand_in"] for source in sources),
         "texts": ", ".join(sorted(texts)),
-        "engine": about.engine,
-        "seed": about.seed,
-        "prompt_version": about.prompt_version,
-        "tokenizer": about.tokenizer,
-        "template": about.template,
         "protocol": protocol,
         "settings": json.dumps(settings, sort_keys=True),
         "note": "; ".join(sorted(notes)),
@@ -203,12 +198,8 @@ def as_scores(given: Any, who: str, report: Report | None = None) -> "pd.DataFra
             "tables multiply by 100"
         )
 
-    import pandas as pd
-
-    # Rows of `load` are shown in a way of their own, which is not for what is made from them.
-    scores = pd.DataFrame(given)
-    scores.attrs = given.attrs
     # A CSV file does not tell an empty text from a missing one.
+    scores: pd.DataFrame = given
     for name in _TEXTS:
         if scores[name].isna().any():
             scores = scores.assign(**{name: scores[name].astype(object).fillna("")})
@@ -245,7 +236,6 @@ def score(
         return pd.DataFrame(columns=list(COLUMNS))
 
     table = pd.DataFrame(np.concatenate(of_cells))
-    table["digest"] = [digest.decode() for digest in table["digest"]]
     if table["num_prompt_tokens"].notna().all():
         table["num_prompt_tokens"] = table["num_prompt_tokens"].astype(int)
 
@@ -334,14 +324,12 @@ def judged(cell: Cell) -> Rows:
                 row.get("is_copy", False),
                 row.get("copied"),
                 row.get("num_prompt_tokens"),
-                row.get("digest", "").encode("ascii", "backslashreplace"),
+                row.get("digest", ""),
                 row.get("group"),
                 usage.get("reasoning_tokens") or 0,
             )
         )
 
     # A structured array holds a million rows in a tenth of the memory of tuples.
-    digests: list[Any] = [row[ROW_COLUMNS.index("digest")] for row in rows]
-    kinds = _KINDS | {"digest": f"S{max(map(len, digests), default=0) or 1}"}
-    judged_rows = np.array(rows, list(kinds.items()))
+    judged_rows = np.array(rows, list(_KINDS.items()))
     return judged_rows[np.argsort(judged_rows["index"], kind="stable")]

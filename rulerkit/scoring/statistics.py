@@ -46,8 +46,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from rulerkit.common.errors import UserError
-
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -82,8 +80,6 @@ class Estimate(NamedTuple):
 
 def critical_value(confidence: float = 0.95) -> float:
     """The number of standard errors of a two-sided normal interval."""
-    if not 0 < confidence < 1:
-        raise UserError(f"confidence is {confidence!r}: it must be between 0 and 1, such as 0.95")
     return NormalDist().inv_cdf(0.5 + confidence / 2)
 
 

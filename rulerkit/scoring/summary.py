@@ -80,14 +80,13 @@ class Summary(NamedTuple):
     `lengths`: a row per model, category ('all', 'niah', 'vt', 'aggregation', 'qa') and length:
     score (mean over the category's tasks), low, high, tasks (how many the mean is over), whole
     (whether they are all that RULER has in this category; True in other suites), n (smallest of its
-    cells), complete, have ('3/13 tasks'; '-' where nothing was run), stand_in, reader.
+    cells), complete, have ('3/13 tasks'; '-' where nothing was run), stand_in.
     `models`: a row per model and category: tasks, whole, avg, avg_low, avg_high, wavg_inc,
     wavg_inc_low, wavg_inc_high, wavg_dec, wavg_dec_low, wavg_dec_high, effective_length and
     effective_set (text, '' where there is no threshold of these tasks), threshold (NaN for none)
     and threshold_of (text: whose score it is), setup (digest, the same for models whose cells have
-    the same protocol and texts), rank_inc, rank_dec (see `_with_ranks`), complete, stand_in, reader
-    (whether a reference reader answered), adaptive (question, answer and tokens in words, '' for a
-    fixed number of examples).
+    the same protocol and texts), rank_inc, rank_dec (see `_with_ranks`), complete, stand_in,
+    adaptive (question, answer and tokens in words, '' for a fixed number of examples).
     """
 
     cells: "pd.DataFrame"
@@ -181,35 +180,29 @@ def _cells(
     """
     import pandas as pd
 
+    answered = tallies[tallies["n"] > 0]
+    asked = tallies.merge(answered[_MODEL].drop_duplicates())
+    if lengths:
+        asked = asked[asked["length"].isin(lengths)]
+    if not tasks:
+        begun = dict.fromkeys(asked["task"])
+        tasks = [task for task in dict.fromkeys([*scoring.THIRTEEN, *begun]) if task in begun]
+    lengths = sorted(set(lengths or asked["length"].tolist()))
+    # Records say the category of a task; of those that were never run only the name is known.
+    categories = dict(zip(tallies["task"], tallies["category"], strict=True))
+
     records: Any = tallies.to_dict("records")
     known = {tuple(cell[name] for name in CELL): cell for cell in records}
-    models: dict[tuple[str, str], dict[str, Any]] = {}
-    for (run, model, *_), cell in known.items():
-        if cell["n"]:
-            first = models.setdefault((run, model), {**cell})
-            first["wanted"] = max(first["wanted"], cell["wanted"])
-    asked = [
-        (task, length)
-        for run, model, task, length in known
-        if (run, model) in models and (not lengths or length in lengths)
-    ]
-    if not tasks:
-        begun = dict.fromkeys(task for task, _ in asked)
-        thirteen = [task for task in scoring.THIRTEEN if task in begun]
-        tasks = list(dict.fromkeys([*thirteen, *begun]))
-    lengths = sorted(set(lengths or (length for _, length in asked)))
-    # Records say the category of a task; of those that were never run only the name is known.
-    categories = {task: cell["category"] for (_, _, task, _), cell in known.items()}
-    suite = tallies["suite"].iloc[0]
-
     rows = []
-    for (run, model), about in models.items():
+    for (run, model), of_model in answered.groupby(_MODEL, sort=False):
+        about: Any = of_model.iloc[0][[*_ABOUT, "suite"]].to_dict()
+        most = int(of_model["wanted"].max())
         for task, length in product(tasks, lengths):
             row = _NOTHING | {"run": run, "model": model, "task": task, "length": length}
             row |= known.get((run, model, task, length), {})
-            row |= {name: about[name] for name in _ABOUT} | {"suite": suite}
+            row |= about
             row["category"] = categories.get(task) or category_of(task)
-            row["wanted"] = num_examples or row["wanted"] or about["wanted"]
+            row["wanted"] = num_examples or row["wanted"] or most
             rows.append(row | _answers(row))
     return pd.DataFrame(rows, dtype=object).infer_objects()
 
@@ -276,7 +269,6 @@ def _means(cells: "pd.DataFrame") -> "tuple[pd.DataFrame, pd.DataFrame]":
                 "tasks": len(inside),
                 "whole": first["suite"] != "ruler" or inside == benchmark,
                 "stand_in": bool(members["stand_in"].any()),
-                "reader": bool((members["engine"] == "reader").any()),
             }
             by_length = [
                 {**about, "length": length, **_mean_at(at_length)}

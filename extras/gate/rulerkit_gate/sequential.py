@@ -44,7 +44,7 @@ from rulerkit.analysis.compare import (
 from rulerkit.common.errors import counted, listed
 from rulerkit.common.lengths import length_name
 from rulerkit.scoring.adaptive import Counts
-from rulerkit.scoring.statistics import holm
+from rulerkit.scoring.statistics import holm, no_difference_p
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -213,7 +213,7 @@ class GateRule:
             p = p_beyond = mean.p_not_below(-self.design.margin / 100)
             # The exact test is slow, and matters only where the other one finds something.
             if p < alarms:
-                p_of_any = first.p_of_any(place)
+                p_of_any = no_difference_p(first.weighted(place))
                 p = max(p, p_of_any)
             self._tests[place, size] = Tested(place, size, mean, p, p_of_any, p_beyond)
 
