@@ -209,6 +209,11 @@ def compare(
     # No mean is over two suites; one that only one side was asked cannot be meant.
     suites = [{cell.about.suite for cell in cells} for cells in chosen]
     if suites[0] & suites[1] and len(suites[0] | suites[1]) > 1:
+        if chosen_tasks is not None:
+            raise UserError(
+                f"the tasks named are of {' and '.join(sorted(suites[0] | suites[1]))}, and no mean "
+                "is over two suites: name those of one"
+            )
         suite = choose_suite(suites[0] & suites[1])
         chosen = [[cell for cell in cells if cell.about.suite == suite] for cells in chosen]
 

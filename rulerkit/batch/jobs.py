@@ -124,8 +124,11 @@ class Job:
         """A digest by which a job that is done knows that nothing has changed since: the notebook
         and its parameters, or how much a model is asked, and size and time of the answers."""
         content = self.notebook.read_bytes() if self.notebook else b""
-        numbers = [study.num_examples for study in self.studies]
-        read = [cell.path for study in self.studies for cell in study.cells()]
+        asked = [[study.num_examples, str(study.adaptive)] for study in self.studies]
+        read = list[Path]()
+        for study in self.studies:
+            for cell in study.cells():
+                read += [cell.path, cell.path.with_suffix(".json")]
         if self.is_page:
             read += [job.record for job in self.after]
         stamps = []
@@ -133,12 +136,13 @@ class Job:
             with suppress(OSError):
                 status = path.stat()
                 stamps.append([path.name, status.st_mtime_ns, status.st_size])
-        return digest([digest(content), self.given, numbers, stamps])
+        return digest([digest(content), self.given, asked, stamps])
 
     def not_run(self) -> list[tuple[int, str]]:
         """What was left out when the model ran last: a length that it could not be given, `(2048,
         "")`, or a task that did not fit into a length, `(300, "vt")`."""
-        return [(length, task) for length, task in read_record(self.record).get("not_run", [])]
+        said = read_record(self.record).get("not_run")
+        return [(length, task) for length, task in said] if isinstance(said, list) else []
 
     def needs(self, read: bool = True) -> list[Need]:
         """Every cell that it is to answer or to read and that can be asked, as it is now: each cell

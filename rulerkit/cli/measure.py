@@ -117,7 +117,6 @@ def check(
     model: OneModel = None,
     tasks: Tasks = None,
     lengths: Lengths = None,
-    num_examples: NumExamples = None,
     files: Files = None,
     settings: Settings = None,
 ) -> None:
@@ -129,7 +128,7 @@ def check(
     """
     from rulerkit.batch import checks
 
-    study = study_of(model, tasks, lengths, num_examples, files, settings)
+    study = study_of(model, tasks, lengths, None, files, settings)
     ends = sorted({min(study.lengths), max(study.lengths)})
     at_lengths = " and ".join(str(length) for length in ends)
     subject = f"{counted(len(study.tasks), 'task')} at {at_lengths} tokens"

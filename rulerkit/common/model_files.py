@@ -55,6 +55,8 @@ def check_spec(spec: Spec, who: str) -> JSON:
 
     `who` names the model in messages.
     """
+    # A notebook of a batch, which asks nobody, is given *** in the place of keys.
+    spec = {key: value for key, value in spec.items() if value != "***"}
     engine = spec.get("engine")
     if engine is None:
         # A key that only one engine has says which it is.
@@ -144,7 +146,7 @@ def _merge(spec: Spec, files: tuple[Path, ...]) -> JSON:
 
     # Another model takes neither the name nor the label of its base.
     for key in ("name", "path", "entry", "window"):
-        if given.get(key) not in (None, base.get(key)):
+        if key in given and given[key] != base.get(key):
             base.pop("name", None)
             base.pop("label", None)
 

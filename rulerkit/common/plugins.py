@@ -118,8 +118,13 @@ def by_name(attribute: str, ours: Collection[str], what: str) -> dict[str, Any]:
                 f"plug-in {module}: {attribute} is {shortened(things)}; expected "
                 f"{BRINGS[attribute]} (docs/extend.md)"
             )
-        for name in things:
+        for name, thing in things.items():
             check_free(what, name, module, owners)
+            if isinstance(thing, str):
+                raise UserError(
+                    f"plug-in {module}: its {what} {name} is the text {shortened(thing)}, and not "
+                    "the thing itself (docs/extend.md)"
+                )
             owners[name] = module
         found.update(things)
     return found

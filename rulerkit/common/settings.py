@@ -209,7 +209,8 @@ class CheckpointKeys(WeightsKeys, NetworkKeys):
 
     dtype: Literal["bfloat16", "float16", "float32"]
     hf_overrides: Arguments
-    """a mapping over config.json, such as {max_position_embeddings: 131072}"""
+    """a mapping over config.json, such as {max_position_embeddings: 131072}; a mapping in it stands
+    in the place of the whole one there"""
     trust_remote_code: bool
     """true or false"""
 
@@ -235,7 +236,8 @@ ServerAddress = Annotated[Text, AfterValidator(_url)]
 HeaderName = Annotated[str, Field(pattern=r"^[\w!#$%&'*+.^`|~-]+$")]
 SENDABLE = "[!-~]+( [!-~]+)*"
 """What the value of a header is: ASCII, in words such as `Bearer KEY`."""
-HeaderText = Annotated[str, Field(pattern=f"^{SENDABLE}$")]
+# The name of a variable, or a text without one.
+HeaderText = Annotated[str, Field(pattern=r"^(\$\w+|[!-#%-~]+( [!-#%-~]+)*)$")]
 Headers = Annotated[dict[HeaderName, HeaderText], Field(min_length=1)]
 
 
@@ -245,12 +247,11 @@ class ServerKeys(OptionalKeys):
     base_url: ServerAddress
     """the address of a server that runs already, such as http://localhost:8000/v1 (default of
     `engine: openai`: https://api.openai.com/v1; `engine: vllm` starts one of its own)"""
-    # A notebook of a batch, which asks nobody, is given *** in the place of the name.
-    api_key_env: Annotated[str, Field(pattern=r"^([A-Za-z_]\w{0,63}|\*{3})$")]
+    api_key_env: Annotated[str, Field(pattern=r"^[A-Za-z_]\w{0,63}$")]
     """the name of the environment variable that holds the key, never the key itself"""
     headers: Headers
-    """a mapping of further headers of each request, such as {api-key: $NAME}; $NAME stands for an
-    environment variable"""
+    """a mapping of further headers of each request, such as {api-key: $NAME}; a value $NAME
+    stands for an environment variable"""
     concurrency: PositiveInt
     """a whole number of at least 1: the requests under way at once"""
     timeout: PositiveFloat

@@ -42,6 +42,8 @@ DEFAULT_EXAMPLES = 20
 BATCH_KEYS = {"notebooks", "together"}
 """The keys of a batch file by which one is told from other parameter files."""
 _LONGEST_TITLE = 40
+_WHO_ANSWERS = {"base", "engine", "path", "entry", "window"}
+"""Keys of which the mapping of a model has one."""
 
 
 @dataclass(frozen=True)
@@ -176,8 +178,8 @@ def study(
     then, and where the tasks have no effective length, an adaptive run becomes one of
     `DEFAULT_EXAMPLES`.
 
-    `source` is a notebook's `globals()`, a dict of parameters, or a model (but no mapping of one)
-    or a list of models, as `model` and `models` take them; `parameters` win over it. In a notebook
+    `source` is a notebook's `globals()`, a dict of parameters, or a model or a list of
+    models, as `model` and `models` take them; `parameters` win over it. In a notebook
     only known names are read, and what papermill injected beside them is an error that lists the
     known ones.
     """
@@ -234,7 +236,7 @@ def _with_source(source: Any, parameters: JSON) -> JSON:
     model, a model or a list of these."""
     if source is None:
         return parameters
-    if isinstance(source, Mapping):
+    if isinstance(source, Mapping) and not _is_model(source):
         names: Collection[str] = source
         # The names of a notebook, or of a script that was one, are many: of those only what
         # papermill set is checked.
@@ -253,6 +255,12 @@ def _with_source(source: Any, parameters: JSON) -> JSON:
     if isinstance(source, list | tuple | Iterator):
         return {"models": list(source), **parameters}
     return {"model": source, **parameters}
+
+
+def _is_model(source: Spec) -> bool:
+    """Whether a mapping describes a model: it says who answers, and is no notebook's names."""
+    says_who = not _WHO_ANSWERS.isdisjoint(source)
+    return says_who and {"__name__", *Parameters.model_fields}.isdisjoint(source)
 
 
 def _adaptive_rule(

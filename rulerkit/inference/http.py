@@ -197,6 +197,6 @@ class Connection:
         elif code in SERVER_WORDS["spent"]:
             kind = "closed"
         else:
-            other = "rejected" if 400 <= status < 500 else "temporary"
-            kind = _KIND_OF_STATUS.get(status, other)
+            of_class = {3: "forbidden", 4: "rejected"}.get(status // 100, "temporary")
+            kind = _KIND_OF_STATUS.get(status, of_class)
         return RequestError(reason, kind, wait)

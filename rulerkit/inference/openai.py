@@ -208,6 +208,8 @@ class OpenAI(ServerEngine):
         Errors: `UserError` where it cannot be reached, refuses, or counts unlike the tokenizer.
         """
         self.wait_until_ready()
+        # It may have been away when it was looked at before.
+        vars(self).pop("_entry", None)
         entry = self._entry
         facts = ServerFacts(entry.get("id", self.path), entry.get("max_model_len"))
         paths = [self.spec.get("prompt_path", "auto")]
@@ -370,6 +372,8 @@ class OpenAI(ServerEngine):
             text = f"<think>{thought}"
         elif form.thinking_tokens and thought and text is not None:
             text = f"<think>{thought}</think>{text}"
+        if text is None and thought:
+            raise RequestError("a thought, and no answer behind it", "rejected")
         if text is None or (not text and (finish != "stop" or written == 0)):
             raise RequestError(f"an answer without text (finish_reason {finish})", "temporary")
 

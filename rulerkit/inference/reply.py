@@ -96,7 +96,7 @@ def _read_content(value: Any) -> dict[str, str]:
         kind = str(at(part, "type") or "text")
         if kind != "refusal":
             # Thoughts have several names; images and their like have no words.
-            kind = "text" if "text" in kind else "thought"
+            kind = "text" if kind in ("text", "output_text") else "thought"
         read[kind] = read.get(kind, "") + _words_of(part)
     return read
 

@@ -363,7 +363,10 @@ def _adaptive(cells: "pd.DataFrame") -> str:
     from rulerkit.scoring.adaptive import StoppingRule, replay
 
     first = cells.iloc[0]
-    rule = StoppingRule(**json.loads(first["adaptive"]))
+    try:
+        rule = StoppingRule(**json.loads(first["adaptive"]))
+    except TypeError:
+        return "adaptive: the record asks what is not judged here"
 
     # The scores of each cell of the rule, by index; requests that failed behind the last answer
     # count as well.
@@ -478,6 +481,8 @@ def examples_of(task: str, rows: Any) -> WeightedCell:
     """The scores of the rows of one cell by index, with the weight 1. A column `group`, such as the
     number of a question's article, says which examples are drawn together. Raises UserError where
     an example is there twice."""
+    import pandas as pd
+
     index = np.asarray(rows["index"], int)
     times = np.bincount(index)
     if times.max() > 1:
@@ -489,7 +494,8 @@ def examples_of(task: str, rows: Any) -> WeightedCell:
     scores = np.full(times.size, np.nan)
     scores[index] = np.asarray(rows["score"], float)
     groups = np.full(times.size, np.nan)
-    groups[index] = np.asarray(rows["group"], float)
+    numbers, _ = pd.factorize(np.asarray(rows["group"]))
+    groups[index] = np.where(numbers < 0, np.nan, numbers)
     return WeightedCell(1.0, task, scores, None if np.isnan(groups).all() else groups)
 
 

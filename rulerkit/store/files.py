@@ -31,8 +31,8 @@ _REFRESHES = 6  # in a lifetime
 @contextmanager
 def disk(
     path: Path,
-    fix: str = "everything written so far is kept: make room or choose a folder that can be "
-    "written, and run the same command again to resume",
+    fix: str = "make room or choose another folder, and run the same command again; everything "
+    "written so far is kept",
 ) -> Iterator[None]:
     """Turn an error of the file system (full disk, read-only, no permission) into one line."""
     try:

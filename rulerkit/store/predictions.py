@@ -9,7 +9,7 @@ from rulerkit.common.plugins import by_name
 from rulerkit.store.cells import Cell, Report, read_cells
 
 Reader = Callable[[Path, Report], list[Cell]]
-"""The cells of a file; none where it belongs to another file, with which it is read."""
+"""The cells of a file. Several files may give the same ones, where they hold them together."""
 
 PLAIN = "*.jsonl"
 """The pattern of files that are named as ours are. Logs and tables are, too: so these are read
@@ -45,14 +45,17 @@ def read_predictions(path: str | Path, report: Report = remark) -> list[Cell]:
         patterns = [pattern for pattern in (*named, PLAIN) if file.absolute().match(pattern)]
         reader = readers.get(patterns[0]) if patterns else None
         try:
-            cells += reader(file, report) if reader else []
+            others = reader(file, report) if reader else []
         except UserError as error:
             errors.append(error)
+            continue
+        known = {(cell.path, cell.run, cell.task, cell.length) for cell in cells}
+        cells += [c for c in others if (c.path, c.run, c.task, c.length) not in known]
 
     if not cells:
         # Why the first file was refused says more than that there is nothing.
-        others = f"that a plug-in reads ({', '.join(named) or 'none is here'})"
-        nothing = f"no predictions in {path}: no file of ours, and none {others}"
+        readable = f"that a plug-in reads ({', '.join(named) or 'none is here'})"
+        nothing = f"no predictions in {path}: no file of ours, and none {readable}"
         raise errors[0] if errors else UserError(nothing)
     for problem in errors:
         report(f"left out: {problem}")

@@ -59,15 +59,14 @@ _ROW = TypeAdapter(PredictionRow)
 
 
 def read_file(file: Path, report: Report) -> list[Cell]:
-    """The cells of a task, one for each length, in a file of its own or in parts; none for a part
-    that is not the first one. What must be known of the rows is passed to `report`.
+    """The cells of a task, one for each length, in a file of its own or in parts, whichever of them
+    is given. What must be known of the rows is passed to `report`.
 
     Raises UserError for an empty file, a row that cannot be scored (with file and line), another
     answer to an example that has one, and where names do not tell task and length.
     """
     files = _parts_of(file)
-    if file != files[0]:
-        return []
+    file = files[0]
     stem = _TIME.sub("", file.stem.removeprefix(_SAMPLES))
     try:
         name = task_name(_PART.sub("", stem))
