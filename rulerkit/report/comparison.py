@@ -75,9 +75,9 @@ def flips_text(comparison: Comparison) -> str:
         parts = []
         for way, sign in (("better", 1), ("worse", -1)):
             indices = flips.loc[sign * flips["difference"] > 0, "index"]
-            noun = "example" if len(indices) == 1 else "examples"
             if len(indices):
-                parts.append(f"{way} {len(indices)} ({noun} {listed(indices, _MOST_FLIPS)})")
+                number = counted(len(indices), "example")
+                parts.append(f"{number} {way} ({listed(indices, _MOST_FLIPS)})")
         lines.append(f"{task} at {length_name(length)}: {'; '.join(parts)}")
     return "\n".join(lines) or "No example changed."
 

@@ -7,7 +7,7 @@ ours that lacks one of them has no average. Ranks are the paper's own.
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pandas as pd
 
@@ -17,7 +17,7 @@ from rulerkit.common.render import render
 from rulerkit.report.paper import PAPER_EXAMPLES, PAPER_LENGTHS, UPSTREAM, listed_rows
 from rulerkit.report.tables.footnotes import footnotes
 from rulerkit.report.tables.models import board_rows, models_text, thresholds_text
-from rulerkit.report.tables.notes import cell_notes, model_notes, names_of, number_range
+from rulerkit.report.tables.notes import cell_notes, model_notes, names_of
 from rulerkit.scoring.effective_length import THRESHOLDS
 from rulerkit.scoring.scores import THIRTEEN, score
 from rulerkit.scoring.summary import AVERAGES, CATEGORIES, RANKS, Summary, summarize
@@ -105,7 +105,7 @@ def boards(scores: "pd.DataFrame | None" = None) -> list[Board]:
         has_threshold = ours in CATEGORIES
         rows = listed_rows(category)
         rows = rows.rename(columns=dict(zip(PAPER_LENGTHS, _LENGTHS, strict=True)))
-        rows["origin"] = [_origin(row) for _, row in rows.iterrows()]
+        rows["origin"] = rows["source"].map({name: f"({name})" for name in UPSTREAM}).fillna("")
         summary = whole if has_threshold else _summary(scores, [ours])
         if summary is not None:
             summary = summary.of(ours if has_threshold else "all")
@@ -138,13 +138,6 @@ def _summary(scores: "pd.DataFrame | None", tasks: Sequence[str]) -> Summary | N
         return None
     rows = scores[scores["length"].isin(PAPER_LENGTHS) & scores["task"].isin(tasks)]
     return None if rows.empty else summarize(rows, tasks, PAPER_LENGTHS)
-
-
-def _origin(row: "pd.Series[Any]") -> str:
-    """What stands in brackets behind the name of a model that is not ours."""
-    if row["source"] in UPSTREAM:
-        return f"({row['source']})"
-    return "(base)" if row["aligned"] == "base" and "base" not in row["model"] else ""
 
 
 def _our_rows(summary: Summary) -> "pd.DataFrame":
@@ -190,7 +183,7 @@ def _our_notes(rows: "pd.DataFrame", summary: Summary) -> list[str]:
     is_listed = names.isin(rows["model"]) & (cells["n"] > 0)
     cells, names = cells[is_listed], names[is_listed]
 
-    if number_range(cells["n"]) != str(PAPER_EXAMPLES):
+    if (cells["n"] != PAPER_EXAMPLES).any():
         lines.append(f"The paper has {PAPER_EXAMPLES} examples per task and length.")
     departures = {
         "protocol": cells["protocol"] != "paper",

@@ -27,13 +27,10 @@ def footnotes(cells: Sequence[Cell], scores: pd.DataFrame | None = None) -> list
     for name, cell in zip(names, cells, strict=True):
         by_name.setdefault(name, []).append(cell)
 
-    answered = [cell for cell in cells if cell.coverage.have]
-    notes = snapshot_notes(answered)
+    notes = snapshot_notes(cell for cell in cells if cell.coverage.have)
     for name, of_model in by_name.items():
         notes += _server_notes(name, of_model)
-
-    # A model without any answer has no row: its failures must not go unseen.
-    for name, of_model in by_name.items():
+        # A model without any answer has no row: its failures must not go unseen.
         failures = [failure for cell in of_model for failure in cell.coverage.failed.values()]
         if failures and not any(cell.coverage.have for cell in of_model):
             notes.append(

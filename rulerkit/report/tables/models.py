@@ -7,11 +7,10 @@ from typing import Any
 
 import pandas as pd
 
-from rulerkit.common.errors import UserError, check_known, check_type, counted, listed
+from rulerkit.common.errors import check_known, check_type, counted, listed
 from rulerkit.common.lengths import length_name
 from rulerkit.common.render import Field, render
 from rulerkit.report.tables.notes import cell_notes, model_notes, names_of, number_range
-from rulerkit.scoring.effective_length import PAPERS_THRESHOLD
 from rulerkit.scoring.summary import AVERAGES, CATEGORIES, RANKS, Summary
 
 TITLES: dict[str, str] = {
@@ -41,15 +40,10 @@ def table_text(
     place for any.
     """
     check_type(summary, Summary, "table_text", "a summary, such as `rk.summarize(...)`")
-    of_others = summary.models["category"]
-    check_known("category", category, dict.fromkeys([*CATEGORIES, *of_others]))
     if format in ("csv", "json"):
         return render(summary.cells, format)
+    check_known("category of the scores", category, [*summary.models["category"].unique()])
     summary = summary.of(category)
-    if summary.models.empty:
-        raise UserError(
-            f"no task of category {category!r} was scored; score one, or ask for another category"
-        )
     models = board_rows(summary, ["score", "have"])
 
     models = models.assign(model=names_of(models))
@@ -159,17 +153,11 @@ def _effective_rules(models: pd.DataFrame, category: str) -> list[str]:
     if judged.empty and (is_in_part or models["threshold"].any()):
         return [f"No effective length: a threshold is for a complete score on {tasks}."]
 
-    rules = []
-    for source in judged["threshold_of"].unique():
-        if source == PAPERS_THRESHOLD:
-            rules.append(f"{thresholds_text(models)}, {source} in the paper")
-        else:
-            own = models["threshold"].dropna().unique()
-            rules.append(f"{', '.join(f'{one:g}' for one in own)}, {source}")
-    if not rules:
+    if judged.empty:
         return []
 
-    text = f"Effective (and marked): the score is at least {'; '.join(rules)}."
+    source = judged["threshold_of"].iloc[0]
+    text = f"Effective (and marked): the score is at least {thresholds_text(judged)}, {source}."
     others = judged[judged["effective_set"] != judged["effective_length"]]
     if len(others):
         allowed = others["model"] + " " + others["effective_set"]

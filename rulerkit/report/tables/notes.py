@@ -33,8 +33,7 @@ def unusual(cells: pd.DataFrame) -> "dict[str, pd.Series[bool]]":
         if suite != "ruler":
             facts[f"suite {suite}"] = cells["suite"] == suite
     if "note" in cells:
-        notes = cells["note"].fillna("").str.split("; ")
-        facts[COMPRESSED] = notes.map(lambda parts: COMPRESSED in parts)
+        facts[COMPRESSED] = cells["note"].str.contains(COMPRESSED, na=False)
     if "stand_in" in cells:
         facts[OWN_TEXTS] = cells["note"].str.contains(OWN_TEXTS, na=False)
         facts[STAND_IN] = cells["stand_in"].astype(bool) & ~facts[OWN_TEXTS]
@@ -55,7 +54,7 @@ def cell_notes(cells: pd.DataFrame) -> list[str]:
     notes, names = [], names_of(cells)
     departures = []
     facts = unusual(cells)
-    is_incomplete = facts.pop("incomplete", pd.Series(False, cells.index))
+    is_incomplete = facts.pop("incomplete")
     for what, is_so in facts.items():
         who = names[is_so].unique()
         if len(who) == names.nunique():
@@ -100,10 +99,7 @@ def model_notes(models: pd.DataFrame) -> list[str]:
     adaptive = models[models["adaptive"] != ""]
     if adaptive.empty:
         return []
-    notes = []
-    for label, found in zip(adaptive["label"], adaptive["adaptive"], strict=True):
-        notes.append(f"{label}: {found}.")
-    return [*notes, _ADAPTIVE_NOTE]
+    return [*(adaptive["label"] + ": " + adaptive["adaptive"] + "."), _ADAPTIVE_NOTE]
 
 
 def remarks(cells: pd.DataFrame) -> str:

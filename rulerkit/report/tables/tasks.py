@@ -11,6 +11,17 @@ from rulerkit.common.render import Field, render
 from rulerkit.report.tables.notes import cell_notes, model_notes, number_range
 from rulerkit.scoring.summary import Summary, model_rows
 
+_MARKS = {
+    "other_form": ("o", "right answers in another form"),
+    "empty": ("e", "empty answers"),
+    "cut_off": ("c", "answers that stopped at the token limit"),
+    "cut_thought": ("t", "thoughts that stopped at the token limit"),
+    "is_copy": ("b", "answers that begin as the context does"),
+    "reasoning_tokens": ("w", "mean tokens of a thought"),
+}
+"""The letter that stands before a number of a cell, and what the number is."""
+_EFFECTIVE = ["effective_length", "effective_set", "threshold", "threshold_of"]
+
 
 def task_table_text(
     summary: Summary,
@@ -52,32 +63,24 @@ def task_table_text(
         rows.append([f"mean of {num_tasks}{kind} tasks", *fields])
 
     complete = cells.loc[cells["complete"], "n"]
-    marks = [
-        f"{letter}: {what}" for name, (letter, what) in _COUNT_MARKS.items() if cells[name].any()
-    ]
-    if cells["reasoning_tokens"].any():
-        marks.append("w: mean tokens of a thought")
-    details = ["in brackets the 95 % interval", *marks]
+    details = []
     if len(complete):
-        details.insert(
-            0, f"Scores in percent, n = {counted(number_range(complete), 'example')} each"
-        )
-    below = [f"{'; '.join(details)}.", *_effective_notes(of_model), *model_notes(of_model)]
-    below += cell_notes(cells)
+        details.append(f"Scores in percent, n = {counted(number_range(complete), 'example')} each")
+    details.append("in brackets the 95 % interval")
+    for name, (letter, what) in _MARKS.items():
+        if cells[name].any():
+            details.append(f"{letter}: {what}")
+    below = [f"{'; '.join(details)}."]
+
+    effective, possible, threshold, source = of_model.iloc[0][_EFFECTIVE]
+    if effective:
+        text = f"Effective length: {effective}"
+        if possible != effective:
+            text += f" (within the intervals: {possible})"
+        below.append(f"{text}, by a mean of at least {threshold:g}, {source}.")
+    below += model_notes(of_model) + cell_notes(cells)
     header = [str(model), *map(length_name, means["length"])]
     return render(pd.DataFrame(rows, columns=header), format, [*below, *notes])
-
-
-def _effective_notes(models: pd.DataFrame) -> list[str]:
-    """A line for each model that has an effective length."""
-    notes = []
-    rows: Any = models[models["effective_length"] != ""].itertuples()
-    for row in rows:
-        text = f"Effective length: {row.effective_length}"
-        if row.effective_set != row.effective_length:
-            text += f" (within the intervals: {row.effective_set})"
-        notes.append(f"{text}, by a mean of at least {row.threshold:g}, {row.threshold_of}.")
-    return notes
 
 
 def _score_field(row: Any, marks: Sequence[str] = ()) -> Field:
@@ -88,19 +91,7 @@ def _score_field(row: Any, marks: Sequence[str] = ()) -> Field:
     return Field(f"{row['score']:.1f}", small=" ".join([interval, *marks]))
 
 
-_COUNT_MARKS = {
-    "other_form": ("o", "right answers in another form"),
-    "empty": ("e", "empty answers"),
-    "cut_off": ("c", "answers that stopped at the token limit"),
-    "cut_thought": ("t", "thoughts that stopped at the token limit"),
-    "is_copy": ("b", "answers that begin as the context does"),
-}
-"""The letter that stands before a number of answers, and what is counted."""
-
-
 def _cell_field(cell: Any) -> Field:
     """A score with its interval, and marks for what is unusual."""
-    marks = [f"{letter}{cell[name]}" for name, (letter, _) in _COUNT_MARKS.items() if cell[name]]
-    if cell["reasoning_tokens"]:
-        marks.append(f"w{cell['reasoning_tokens']:.0f}")
+    marks = [f"{letter}{cell[name]:.0f}" for name, (letter, _) in _MARKS.items() if cell[name]]
     return _score_field(cell, marks)
