@@ -28,6 +28,7 @@ _TINTS = {  # Okabe and Ito's colours, and an ANSI code of 256 that is near
     "question": ("#009e73", 36),
     "answer_prefix": ("#0072b2", 33),
 }
+_PALE = {"haystack": "opacity:.8", "gap": "opacity:.6;font-style:italic"}
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ def show(*examples: Example | list[Example] | Examples) -> Html:
     takes = "examples, such as `rk.generate(...)` or `rk.example_of(row)`"
     for example in each:
         check_type(example, Example, "show", takes)
-        body = "".join(_html(part) for stretch in parts(example) for part in stretch)
+        body = "".join(_span(*part) for stretch in parts(example) for part in stretch)
         shown.append(
             f'<div style="{frame}"><div style="margin-bottom:.5em">'
             f"<b>{escape.html(example.task)}</b> "
@@ -161,16 +162,11 @@ def _describe(example: Example) -> str:
 # --- HTML -----------------------------------------------------------------------------------------
 
 
-def _span(inner: str, role: str) -> str:
+def _span(text: str, role: str) -> str:
     """Tinted so faintly that the theme's own text colour, light or dark, stays readable, and
     underlined."""
-    if role == "haystack":
-        return f'<span style="opacity:.8">{inner}</span>'
-    color = _TINTS[role][0]
-    return f'<span style="background:{color}38;border-bottom:2px solid {color}">{inner}</span>'
-
-
-def _html(part: Part) -> str:
-    if part.role == "gap":
-        return f'<span style="opacity:.6;font-style:italic">{escape.html(part.text)}</span>'
-    return _span(escape.html(part.text), part.role)
+    style = _PALE.get(role)
+    if style is None:
+        color = _TINTS[role][0]
+        style = f"background:{color}38;border-bottom:2px solid {color}"
+    return f'<span style="{style}">{escape.html(text)}</span>'

@@ -25,8 +25,11 @@ def depth_map(bins: "pd.DataFrame", note: str = "") -> "list[Axes]":
     notes = [note, f"hatched: fewer than {_FEW} items" if (bins["n"] < _FEW).any() else ""]
     with draw_in(len(groups), columns, 1.8, *notes, series=series, shown=bins) as panels:
         for axes, ((name, task), rows) in zip(panels, groups, strict=True):
-            edges = ["depth_from", "depth_to"]
-            fields: Any = _all_bins(rows).pivot(index=edges, columns="length")
+            # Bins that hold no item too: all maps have the same rows.
+            number = round(100 / (rows["depth_to"] - rows["depth_from"]).iloc[0])
+            edges = [(i * 100 / number, (i + 1) * 100 / number) for i in range(number)]
+            fields: Any = rows.pivot(index=["depth_from", "depth_to"], columns="length")
+            fields = fields.reindex(edges)
             scores = fields["score"].rename(columns=length_name)
             scores.index = [f"{start:.0f}–{end:.0f}" for start, end in scores.index]
             heatmap(axes, scores, scores.map("{:.0f}".format).replace("nan", ""))
@@ -37,11 +40,3 @@ def depth_map(bins: "pd.DataFrame", note: str = "") -> "list[Axes]":
             set_title(axes, name, TASK_NAMES.get(task, task))
             axes.set(xlabel="Length (tokens)", ylabel="Depth (%)")
     return panels
-
-
-def _all_bins(rows: "pd.DataFrame") -> "pd.DataFrame":
-    """The bins of each length, with those that hold no item: all maps have the same rows."""
-    start, end = "depth_from", "depth_to"
-    edges = np.linspace(0, 100, round(100 / (rows[end] - rows[start]).iloc[0]) + 1)
-    bins = pd.DataFrame({start: edges[:-1], end: edges[1:]})
-    return rows[["length"]].drop_duplicates().merge(bins, how="cross").merge(rows, how="left")

@@ -161,23 +161,20 @@ def _looks_of_tasks(
 ) -> dict[str, dict[str, Any]]:
     """The look of each series of one panel: that of its place, after the tasks that several panels
     of the frame show. A level line has the colour of its series."""
-    order = list[str]()
+    shared = list[str]()
     if "task" in frame and "panel" in frame:
         panels_of = frame.groupby("task", sort=False)["panel"].nunique()
-        order = list(panels_of[panels_of > 1].index)
+        shared = list(panels_of[panels_of > 1].index)
     looks = {}
     shown = rows.drop_duplicates(series)
-    tasks = shown.get("task", shown[series])
-    for name, of_task in zip(shown[series], tasks, strict=True):
-        if name not in flat:
-            if of_task not in order:
-                order.append(of_task)
-            looks[str(name)] = properties_of(order.index(of_task))
+    lines = shown[~shown[series].isin(flat)]
+    tasks = lines.get("task", lines[series])
+    order = list(dict.fromkeys([*shared, *tasks]))
+    for name, of_task in zip(lines[series], tasks, strict=True):
+        looks[str(name)] = properties_of(order.index(of_task))
     level = [name for name in shown[series] if name in flat]
     for number, name in enumerate(level):
-        # Without the line it belongs to it has a colour of its own.
-        look = looks.get(flat[name], properties_of(len(looks)))
-        looks[name] = {**look, "linestyle": _LEVEL_DASHES[number % 2]}
+        looks[name] = looks[flat[name]] | {"linestyle": _LEVEL_DASHES[number % 2]}
     return looks
 
 
