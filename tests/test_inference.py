@@ -284,7 +284,7 @@ def test_prompts_that_changed_without_saying_so_stop_the_run(folder):
 def test_a_full_disk_keeps_what_was_written(small_disk):
     folder = small_disk / "main"
     model = Parrot(text=lambda example: "x" * 2000)
-    said = "No space left on device; everything written so far is kept"
+    said = "No space left on device; make room or choose another folder"
     with pytest.raises(UserError, match=said) as error:
         go(model, Questions(100), folder)
     assert "\n" not in str(error.value)

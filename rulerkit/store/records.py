@@ -8,6 +8,7 @@ import platform
 import re
 import socket
 import zlib
+from codecs import BOM_UTF8
 from functools import cache
 from typing import Annotated, Any, Literal, NotRequired, TypeVar
 
@@ -20,10 +21,11 @@ from pydantic import (
     ValidationError,
     with_config,
 )
+from pydantic_core import from_json
 from typing_extensions import TypedDict
 
 from rulerkit.common.errors import shortened
-from rulerkit.common.json_text import digest, parse_json
+from rulerkit.common.json_text import digest
 from rulerkit.common.paths import package_version
 from rulerkit.common.settings import JSON
 
@@ -110,7 +112,8 @@ RECORD = TypeAdapter(Record)
 
 def parse_record(text: bytes) -> JSON:
     """The record in a file; ValueError where it is none, or one of another format."""
-    record: JSON = parse_json(text)
+    # Half a surrogate, which an answer may hold, has no place in a record.
+    record = from_json(text.removeprefix(BOM_UTF8), allow_inf_nan=False)
     found = record.get("format") if isinstance(record, dict) else None
     if found != FORMAT:
         raise ValueError(

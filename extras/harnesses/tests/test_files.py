@@ -68,11 +68,10 @@ def test_upstream_tree(tmp_path):
         ("my-model", "qa_1", 4096): {"mean": 0.5, "size": 2},
     }
     assert found["index"].tolist() == [0, 1, 2, 0, 1]
-    # The first part stands for the task, and its rows are found again by its name.
-    whole = rk.load(pred / "qa_1-0.jsonl")
-    assert len(rk.answers_of(whole)) == 2
-    with pytest.raises(UserError, match=r"no predictions in .*qa_1-1"):
-        rk.load(pred / "qa_1-1.jsonl")
+    # Each part stands for the task, and its rows are found again by the name of the first.
+    for named in (["qa_1-0"], ["qa_1-1"], ["qa_1-0", "qa_1-1"]):
+        whole = rk.load(*(pred / f"{name}.jsonl" for name in named))
+        assert len(rk.answers_of(whole)) == 2
 
 
 def test_lines_end_with_newlines_only(tmp_path):

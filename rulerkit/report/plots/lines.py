@@ -174,7 +174,9 @@ def _looks_of_tasks(
         looks[str(name)] = properties_of(order.index(of_task))
     level = [name for name in shown[series] if name in flat]
     for number, name in enumerate(level):
-        looks[name] = looks[flat[name]] | {"linestyle": _LEVEL_DASHES[number % 2]}
+        # Without the line it belongs to it has a colour of its own.
+        look = looks.get(flat[name], properties_of(len(looks)))
+        looks[name] = look | {"linestyle": _LEVEL_DASHES[number % 2]}
     return looks
 
 
