@@ -145,7 +145,7 @@ def test_what_cannot_be_judged_has_no_score(pred, outputs, word):
 def test_an_empty_reference_is_refused():
     """It is in every answer, and so it would score 100."""
     for references in ([""], ["a", "\n"], []):
-        with pytest.raises(UserError, match="or an empty one"):
+        with pytest.raises(UserError, match="none of them empty"):
             rk.task("vt").score("b", references)
 
 

@@ -12,7 +12,7 @@ import yaml
 from rulerkit.common.errors import UserError
 from rulerkit.generation.corpora import load
 from rulerkit.generation.generate import generate
-from rulerkit.generation.tasks import TASKS, family_of, read_answer, task
+from rulerkit.generation.tasks import FAMILIES, TASKS, family_of, read_answer, task
 
 LINE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
 SHORT = "|".join(re.escape(LINE[:end]) for end in (19, 36, 55, 67))
@@ -343,10 +343,10 @@ SHOWN = re.compile(
 )
 
 
-@pytest.mark.parametrize("letters", ["niah", "vt", "cwe", "fwe", "qa"])
+@pytest.mark.parametrize("letters", FAMILIES)
 def test_the_file_of_a_family_shows_a_finished_prompt(letters):
     family = family_of(letters)
-    assert family.short_name == letters
+    assert (family.short_name, family.category) == (letters, FAMILIES[letters][1])
     spec, length, prompt, references = SHOWN.search(sys.modules[family.__module__].__doc__).groups()
     (made,) = examples(yaml.safe_load(spec), int(length), 1)
     # Whatever the lines are.

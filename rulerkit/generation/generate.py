@@ -13,7 +13,7 @@ import numpy as np
 
 from rulerkit.common.errors import DoesNotFit, UserError
 from rulerkit.common.lengths import parse_length
-from rulerkit.common.plugins import errors_of
+from rulerkit.common.plugins import errors_of, is_outside
 from rulerkit.common.settings import JSON
 from rulerkit.generation.corpora import load
 from rulerkit.generation.example import ContextBudget, Draft, Example, ExampleStream, Piece
@@ -130,7 +130,12 @@ class Examples:
         stream = ExampleStream(self.seed, index, random)
         draft = self.task.make(stream, self.length)
         second_seed = random.getrandbits(32)
-        self.task.check_references(draft.references)
+        if is_outside(type(self.task)) and not self.task.can_judge(draft.references):
+            raise UserError(
+                f"{self.task.name}: example {index} has no references, or an empty one, and the "
+                f"rule {self.task.match} knows no question whose right answer is nothing: let the "
+                "family name another rule, or draw references"
+            )
 
         # A prefix that is a part of the answer is for models that only go on with a text.
         form, question, prefix = self.prompt_format, draft.question, draft.answer_prefix

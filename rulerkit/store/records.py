@@ -113,7 +113,7 @@ RECORD = TypeAdapter(Record)
 def parse_record(text: bytes) -> JSON:
     """The record in a file; ValueError where it is none, or one of another format."""
     # Half a surrogate, which an answer may hold, has no place in a record.
-    record = from_json(text.removeprefix(BOM_UTF8), allow_inf_nan=False)
+    record: JSON = from_json(text.removeprefix(BOM_UTF8), allow_inf_nan=False)
     found = record.get("format") if isinstance(record, dict) else None
     if found != FORMAT:
         raise ValueError(

@@ -1,7 +1,7 @@
 """What is asked: the thirteen tasks of RULER and the five that Figure 5 adds.
 
 A task is one line here that says how it differs from its family's default; a family is one file and
-one line, and is imported when it is looked at.
+one line, and is imported when one of its tasks is asked for.
 """
 
 import re
@@ -12,18 +12,19 @@ from pkgutil import resolve_name
 from typing import Any
 
 from rulerkit.common.errors import UserError, check_known, shortened, unknown
-from rulerkit.common.plugins import brought, check_free, errors_of, load_recorded, loaded
-from rulerkit.generation.tasks.base import RULES
+from rulerkit.common.plugins import brought, check_free, is_outside, load_recorded, loaded
+from rulerkit.generation.tasks.base import PROTOCOLS, RULES
 from rulerkit.generation.tasks.base import Task as Task
 
-_FAMILIES = {
-    "niah": "Needles",
-    "variable_tracking": "VariableTracking",
-    "common_words": "CommonWords",
-    "frequent_words": "FrequentWords",
-    "question_answering": "QuestionAnswering",
+FAMILIES = {
+    "niah": ("niah:Needles", "niah"),
+    "vt": ("variable_tracking:VariableTracking", "vt"),
+    "cwe": ("common_words:CommonWords", "aggregation"),
+    "fwe": ("frequent_words:FrequentWords", "aggregation"),
+    "qa": ("question_answering:QuestionAnswering", "qa"),
 }
-"""A family, which is a file in this folder -> its class."""
+"""The first letters of the names of a family's tasks -> its file with its class, and its category,
+for which no family is imported."""
 
 _SETTINGS: dict[str, dict[str, Any]] = {
     "niah_single_1": {"haystack": "noise"},
@@ -70,6 +71,7 @@ def task(spec: str | Mapping[str, Any] | Task, protocol: str | None = None) -> T
     if isinstance(spec, Task):
         if protocol is None:
             return spec
+        check_known("protocol", protocol, PROTOCOLS)
         under: Any = {"protocol": protocol}
         return replace(spec, **under)
     return _variant(spec, protocol)
@@ -86,7 +88,7 @@ def _variant(spec: Mapping[str, Any], protocol: str | None) -> Task:
     for setting in settings:
         check_known(f"setting of {base.name}", setting, [*base.setting_names(), "suite"])
     variant = replace(base, **settings)
-    names = TASKS if spec["base"] in TASKS else tuple(all_tasks())
+    names = list(all_tasks() if is_outside(type(base)) else TASKS)
 
     # Without a name of its own it is the task that it equals, or is named after what it changes.
     name = str(spec.get("name") or "")
@@ -150,10 +152,16 @@ def each_once(tasks: Iterable[Task]) -> tuple[Task, ...]:
 def family_of(name: str, family: str = "") -> type[Task]:
     """The family of a task: the one that a record calls `family`, or else the one that the first
     letters of the task's name tell."""
-    for one in all_families():
+    # No other family of ours is imported for it.
+    for letters, (place, _) in FAMILIES.items():
+        is_named = place.startswith(f"{family}:")
+        if is_named if family else re.match(rf"{letters}(?![a-zA-Z])", name):
+            ours: type[Task] = resolve_name(f"{__name__}.{place}")
+            return ours
+    for one in _families_of_plugins():
         if one.family == family if family else re.match(rf"{one.short_name}(?![a-zA-Z])", name):
             return one
-    names = ", ".join(one.short_name for one in all_families())
+    names = ", ".join([*FAMILIES, *[one.short_name for one in _families_of_plugins()]])
     hint = f"Other names must begin with one of {names}: rename the file or the task"
     raise unknown("task", name, THIRTEEN, hint)
 
@@ -161,6 +169,9 @@ def family_of(name: str, family: str = "") -> type[Task]:
 def category_of(name: str) -> str:
     """The category of a task, or variant, by the first letters of its name; '' where they tell
     none."""
+    letters = re.split("[^a-zA-Z]", name, maxsplit=1)[0]
+    if letters in FAMILIES:
+        return FAMILIES[letters][1]
     try:
         return family_of(name).category
     except UserError:
@@ -174,9 +185,13 @@ def all_tasks() -> dict[str, Task]:
 
 def all_families() -> Iterator[type[Task]]:
     """The families, and then those of plug-ins, each imported where it comes to it."""
-    for file, name in _FAMILIES.items():
-        yield resolve_name(f"{__name__}.{file}:{name}")
-    yield from dict.fromkeys(type(task) for task in _from_plugins(loaded()).values())
+    for place, _ in FAMILIES.values():
+        yield resolve_name(f"{__name__}.{place}")
+    yield from _families_of_plugins()
+
+
+def _families_of_plugins() -> list[type[Task]]:
+    return list(dict.fromkeys(type(task) for task in _from_plugins(loaded()).values()))
 
 
 @lru_cache(maxsize=1)
@@ -184,7 +199,7 @@ def _from_plugins(_: tuple[str, ...]) -> dict[str, Task]:
     """The tasks of the families that plug-ins bring, by their names; asked anew when more are
     loaded."""
     owners = dict.fromkeys(TASKS, "rulerkit")
-    family_owners = dict.fromkeys(_FAMILIES, "rulerkit")
+    family_owners = {place.partition(":")[0]: "rulerkit" for place, _ in FAMILIES.values()}
     tasks = dict[str, Task]()
     for module, families in brought("families"):
         if not isinstance(families, list | tuple):
@@ -258,8 +273,7 @@ def read_answer(text: str, task: str = "") -> str | None:
     """The answer that the text of a prompt gives; None if it is not a prompt of any family. `task`
     is the name of its task, where that is known."""
     for family in [family_of(task)] if task in TASKS else all_families():
-        with errors_of(family, "reading a prompt"):
-            items = family.read(text)
-            if items is not None:
-                return family.join(items) or family.nothing
+        items = family.read(text)
+        if items is not None:
+            return family.join(items) or family.nothing
     return None

@@ -8,7 +8,7 @@ from dataclasses import dataclass as plain_dataclass
 from dataclasses import fields, replace
 from functools import cached_property
 from random import Random
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, get_args
 
 import numpy as np
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, model_validator
@@ -23,6 +23,7 @@ Protocol = Literal["clean", "paper", "upstream"]
 """How prompts are made. `clean` draws everything freely for each example, with upstream's wording
 of 2025. `paper` has the wording and the layouts of upstream at the time of the paper, 2024,
 `upstream` those of 2025: in both, shuffles begin with the same seed in every example."""
+PROTOCOLS: tuple[Protocol, ...] = get_args(Protocol)
 MOST = 100_000
 """The largest number that a setting of a task takes."""
 Positive = Annotated[int, Field(ge=1, le=MOST)]
@@ -230,7 +231,15 @@ class Task(ABC):
         if not questions:
             return None
         asked = questions[-1]
-        return cls.read_context(text[: asked.start()], asked)
+        with errors_of(cls, "reading a prompt"):
+            items = cls.read_context(text[: asked.start()], asked)
+        is_list = isinstance(items, list) and all(isinstance(item, str) for item in items)
+        if not (items is None or is_list):
+            raise UserError(
+                f"the reader of the family {cls.family} gave {shortened(items)}: `read_context` "
+                "must give a list of texts, or None"
+            )
+        return items
 
     @classmethod
     def join(cls, items: Sequence[str]) -> str:
@@ -264,19 +273,15 @@ class Task(ABC):
             return may_be_none and references is not None
         return all(map(str.strip, references))
 
-    def check_references(self, references: Sequence[str] | None) -> None:
-        """Raises UserError where there is no reference, or an empty one."""
-        if not self.can_judge(references):
-            raise UserError(
-                f"task {self.name}: there are no references, or an empty one, and the rule "
-                f"{self.match} knows no question whose right answer is nothing: {references!r}"
-            )
-
     def score(self, text: str, references: Sequence[str], /) -> float:
         """The score of an answer, 0 to 1, by the family's match rule. `text` is without a thought,
         and with the answer prefix where this is a part of the answer. Raises UserError where there
         is no reference, or an empty one."""
-        self.check_references(references)
+        if not self.can_judge(references):
+            raise UserError(
+                f"task {self.name}: the references are {references!r}: expected texts, none of "
+                "them empty"
+            )
         match = string_match_part if self.match == "part" else string_match_all
         return match(text, references)
 
@@ -286,6 +291,11 @@ class Task(ABC):
             answer = text.lower()
             return tuple(one for one in references if one.lower() not in answer)
         return () if self.score(text, references) == 1 else tuple(references)
+
+    @classmethod
+    def items_of(cls, text: str) -> list[str]:
+        """The long words and numbers of an answer, lower case."""
+        return [word for word in re.findall(r"\w+(?:-\w+)*", text.lower()) if len(word) > 3]
 
     def in_another_form(self, text: str, references: Sequence[str], /) -> bool:
         """Whether a wrong answer holds all references in a form that the rule does not see, as

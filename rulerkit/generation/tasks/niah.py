@@ -119,6 +119,8 @@ class Needles(Task):
     of other needles."""
 
     family = "niah"
+    category = "niah"
+    short_name = "niah"
     nothing = "not found"
     new_tokens = (128, 4)
     question_form = (

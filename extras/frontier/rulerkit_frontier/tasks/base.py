@@ -15,6 +15,7 @@ from typing import ClassVar
 import numpy as np
 from pydantic.dataclasses import dataclass
 
+from rulerkit.common.errors import UserError
 from rulerkit.generation.corpora import Words, load
 from rulerkit.generation.example import ContextBudget, Piece
 from rulerkit.generation.pieces import PieceEncoder, Units, encode_units, joined, row_by_row
@@ -96,12 +97,21 @@ class FrontierTask(Task):
         None is no item. A family may take a part of it, such as its digits."""
         return item
 
+    @classmethod
+    def items_of(cls, text: str) -> list[str]:
+        items = final_items(text)
+        return super().items_of(text) if items is None else items
+
     @property
     def any_is_enough(self) -> bool:
         return self.match in WHOLE
 
     def score(self, text: str, references: Sequence[str], /) -> float:
-        self.check_references(references)
+        if not self.can_judge(references):
+            raise UserError(
+                f"task {self.name}: the references are {references!r}: expected texts, none of "
+                "them empty"
+            )
         return rule_score(self.match, self.evened(text), references, self.item_form)
 
     def missing(self, text: str, references: Sequence[str], /) -> tuple[str, ...]:
