@@ -48,6 +48,7 @@ def test_evaluate_takes_made_models_parameters_and_studies(home):
     assert len(evaluate(rk.load_model("perfect"))) == 4
     assert len(evaluate({"model": "perfect", "seed": 7, "run": "b"})) == 4
     assert len(evaluate(None, model="perfect", run="c")) == 4
+    assert {cell.model for cell in evaluate({"base": "perfect"})} == {"perfect"}
     study = rk.study("perfect", **ASKED)
     assert len(rk.evaluate(study, progress=False)) == 4
 

@@ -2,11 +2,13 @@
 from nothing else."""
 
 import json
+from pathlib import Path
 
 import pytest
 
+import rulerkit as rk
 from rulerkit.batch.batch_file import studies_of
-from rulerkit.batch.jobs import needs_of
+from rulerkit.batch.jobs import Job, needs_of
 from rulerkit.common.errors import UserError
 from tests.projects import REPOSITORY, notebook
 
@@ -47,6 +49,17 @@ def test_one_value_or_a_wrong_one_is_no_list():
     ):
         with pytest.raises(UserError, match=said):
             studies_of(REPOSITORY / f"notebooks/{name}.ipynb", wrong)
+
+
+def test_a_model_is_done_only_for_what_it_was_asked():
+    """The digest by which it is known holds the rule of an adaptive run, too."""
+    asked = {"model": "perfect", "lengths": [1024, 2048], "outputs": "outputs"}
+    counts = ({"num_examples": "adaptive", "max_examples": 60}, {"num_examples": 60})
+    jobs = []
+    for count in counts:
+        study = rk.study(asked | count, complete=False)
+        jobs.append(Job(Path("outputs"), "perfect", "predictions", (study,), model={}))
+    assert jobs[0].made_from() != jobs[1].made_from()
 
 
 def test_no_other_line_of_a_notebook_runs(tmp_path, capsys):

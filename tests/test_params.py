@@ -159,6 +159,8 @@ def test_a_variant_may_have_the_name_of_its_base(project):
         ("", "it must hold `name: value` lines"),
         ("lengths: [4096", "is not YAML"),
         ("model: {base: mute, label: a, label: b}", "the key 'label' stands twice"),
+        ("seed: 010", "010 would be another number"),
+        ("seed: 1:30", "1:30 would be another number"),
     ],
 )
 def test_files_that_hold_no_parameters(project, text, says):

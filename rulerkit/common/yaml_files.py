@@ -1,5 +1,6 @@
 """YAML files: a mapping of names to values, or one line that says what is wrong."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ from rulerkit.common.paths import home
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a key that stands twice."""
+    """Refuses a key that stands twice, and numbers that mean others in YAML: 010 is 8, 1:30 is
+    90."""
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
@@ -21,6 +23,14 @@ class _Loader(yaml.SafeLoader):
                     problem=f"the key {key.value!r} stands twice", problem_mark=key.start_mark
                 )
             names.add(key.value)
+        return node
+
+    def compose_scalar_node(self, anchor: Any) -> yaml.ScalarNode:
+        node = super().compose_scalar_node(anchor)
+        is_number = node.tag.endswith((":int", ":float"))
+        if is_number and re.match(r"[+-]?(0\d|.*:)", node.value):
+            problem = f"{node.value} would be another number: write it in decimal digits alone"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
         return node
 
 
