@@ -312,7 +312,7 @@ def words(number: int = 2):
 
 families = [Bare]
 readers = {"*.words": read_words}
-scorers = "bare_kit:judge_again"
+scorers = {"some": judge_again, "other": judge_again}
 formats = {"lines": as_lines}
 capabilities = {"bare": Capability(table, figure)}
 commands = "bare_kit:app"

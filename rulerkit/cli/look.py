@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -166,14 +166,17 @@ def report(
 
 
 def _judge_again(cells: "list[Cell]", names: list[str]) -> None:
-    """Print what the scorers of plug-ins give for the same answers."""
-    from rulerkit.common.plugins import brought
+    """Print what scorers of plug-ins give for the same answers."""
+    from rulerkit.common.plugins import by_name
 
-    judges = brought("scorers")
-    if not judges:
-        raise UserError("--as needs a plug-in that brings scorers (docs/scorers.md)")
-    for _, judged_text in judges:
-        echo(judged_text(cells, names), nl=False)
+    known = by_name("scorers", (), "scorer")
+    names = [*known] if names == ["all"] else names
+    asked = dict[Any, list[str]]()
+    for name in names:
+        check_known("scorer", name, known, "Plug-ins bring them (docs/scorers.md)")
+        asked.setdefault(known[name], []).append(name)
+    for judged_text, of_one in asked.items():
+        echo(judged_text(cells, of_one), nl=False)
 
 
 def _form(

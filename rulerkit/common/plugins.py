@@ -25,7 +25,7 @@ BRINGS = {
     "families": "a list of classes made from Task",
     "engines": "a mapping of names to classes made from Model",
     "readers": "a mapping of file patterns to functions that give the cells of a file",
-    "scorers": "a function that gives the text of `report --as`",
+    "scorers": "a mapping of names to functions that give the text of `report --as`",
     "formats": "a mapping of names to functions that give the text of `report --format`",
     "capabilities": "a mapping of suites to Capability(table, figure)",
     "commands": "a typer.Typer",

@@ -10,7 +10,7 @@ from typing import Any
 __all__ = ["formats", "readers", "score_as", "scorers"]
 
 readers = "rulerkit_harnesses.files:readers"
-scorers = "rulerkit_harnesses.judged:judged_text"
+scorers = "rulerkit_harnesses.judged:scorers"
 formats = "rulerkit_harnesses.hub:formats"
 
 

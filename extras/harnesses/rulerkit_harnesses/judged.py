@@ -7,15 +7,15 @@ from rulerkit.common.lengths import length_name
 from rulerkit.common.render import render
 from rulerkit.report.tables.notes import texts_notes
 from rulerkit.store.cells import Cell
-from rulerkit_harnesses.rules import PLACE, score_as
+from rulerkit_harnesses.rules import NAMES, PLACE, score_as
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
 def judged_text(cells: Sequence[Cell], names: Sequence[str]) -> str:
-    """What `rulerkit report --as NAME` prints; `["all"]` stands for all scorers."""
-    return scorers_text(score_as(cells, "all" if list(names) == ["all"] else names))
+    """What `rulerkit report --as NAME` prints."""
+    return scorers_text(score_as(cells, names))
 
 
 def scorers_text(judged: "pd.DataFrame") -> str:
@@ -44,3 +44,7 @@ def scorers_text(judged: "pd.DataFrame") -> str:
         header = [f"{model} ({run})", "score", *names]
         texts.append(render(pd.DataFrame(body, columns=header), notes=notes))
     return "\n".join(texts)
+
+
+scorers = dict.fromkeys(NAMES, judged_text)
+"""What the plug-in brings to `report --as`."""
