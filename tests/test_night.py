@@ -153,9 +153,9 @@ def test_a_step_that_is_killed_is_told_and_tried_again(project):
 
 
 def lock_elsewhere(lock, expires):
-    """The lock of a process on another machine."""
+    """The lock of a process on another machine, by an owner with a job number."""
     lock.parent.mkdir(parents=True, exist_ok=True)
-    lock.write_text(flufl.lock.SEP.join([str(lock), "node7,another", "1", "7"]))
+    lock.write_text(flufl.lock.SEP.join([str(lock), "node7,another,12", "1", "7"]))
     os.utime(lock, (expires, expires))
 
 
@@ -164,7 +164,7 @@ def test_a_job_of_a_living_host_is_left_to_it_and_that_of_a_dead_one_taken_over(
     lock = job.lock
     lock_elsewhere(lock, time.time() + 600)
     (running,) = statuses([job])
-    assert (running.state, running.message) == ("running", "process 1 on host node7")
+    assert (running.state, running.message) == ("running", "process 1 on host node7, job 12")
     (locked,) = outcomes(execute([job]))
     assert locked.state == "locked"
     assert "a is locked by process 1 on host node7" in locked.message

@@ -14,7 +14,8 @@ def in_notebook() -> bool:
 
 def progress_bar(items: Iterable[Any] | None = None, unit: str = "tokens", **options: Any) -> Any:
     """tqdm's bar over items, or over what its caller counts (`total`); in a notebook a line of
-    text. It is shown in a terminal or notebook alone, but with `disable=False`."""
+    text, of which the count and the time remain. It is shown in a terminal or notebook alone, but
+    with `disable=False`."""
     from tqdm import tqdm
 
     options = {"iterable": items, "unit": f" {unit}", **options}
@@ -34,5 +35,12 @@ def progress_bar(items: Iterable[Any] | None = None, unit: str = "tokens", **opt
                 self.output = ipython.display.display(text, raw=True, display_id=True)
             else:
                 self.output.update(text, raw=True)
+
+        def close(self) -> None:
+            is_open = not self.disable
+            super().close()
+            if is_open and self.output is not None:
+                done = f"{self.format_sizeof(self.n)}{self.unit}"
+                self.display(f"{done} in {self.format_dict['elapsed']:.0f} s")
 
     return Line(**{"disable": False, "file": io.StringIO(), **options})

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Literal, Self
 
 import flufl.lock
+import psutil
 
 from rulerkit.common.errors import Elsewhere, UserError
 from rulerkit.common.json_text import digest
@@ -91,20 +92,19 @@ class Lock(flufl.lock.Lock):
 
     def __init__(self, path: Path) -> None:
         super().__init__(str(path), timedelta(seconds=LIFETIME))
-        self._hostname = self.hostname  # what `state` looks at
         self.path, self.lost = path, False
         self._refreshed = time.time()
         self._done = threading.Event()
 
     @property
     def hostname(self) -> str:
-        """The host of the owner, as its lock names it, and the machine."""
+        """The owner, as its lock names it: host, machine and job."""
         # Machines and containers may share a host name: each has its own process numbers.
         machine = ""
         with suppress(OSError):  # not Linux
             boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
             machine = digest(f"{boot} {os.readlink('/proc/self/ns/pid')}")
-        return f"{socket.gethostname()},{machine}"
+        return f"{socket.gethostname()},{machine},{os.environ.get('SLURM_JOB_ID', '')}"
 
     def __enter__(self) -> Self:
         with disk(self.path):
@@ -168,18 +168,27 @@ class Lock(flufl.lock.Lock):
 
 
 def holder(path: Path) -> str:
-    """Who holds a lock now: process and host; "" where nobody does, or its owner is dead. Writes
-    nothing."""
+    """Who holds a lock now: process, host and job of the scheduler; "" where nobody does, or its
+    owner is dead. Writes nothing."""
     lock = Lock(path)
     try:
-        is_over = lock.expiration.timestamp() < time.time()
+        if lock.expiration.timestamp() < time.time():
+            return ""
     except OSError:
         return ""
     try:
-        # Only a process of this machine can be looked up by its number.
-        if is_over or lock.state is flufl.lock.LockState.stale:
-            return ""
-        host, pid, _ = lock.details
+        named, pid, _ = lock.details
+        host, machine, job = named.split(",")
     except (flufl.lock.NotLockedError, OSError, ValueError):  # torn, or written by something else
         return "another process"
-    return f"process {pid} on host {host.partition(',')[0]}"
+    # Only a process of this machine can be looked up by its number.
+    if lock.hostname.startswith(f"{host},{machine},"):
+        try:
+            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+                return ""
+        except psutil.NoSuchProcess:
+            return ""
+        except psutil.AccessDenied:
+            pass
+    of_job = f", job {job}" if job else ""
+    return f"process {pid} on host {host}{of_job}"
