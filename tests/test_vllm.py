@@ -73,7 +73,7 @@ def test_the_marks_of_thoughts_that_vllm_knows_are_known(tmp_path):
 
     names = {*reasoning._REASONING_PARSERS_TO_REGISTER}
     assert len(names) >= 38
-    for name in names - ELSEWHERE:
+    for name in sorted(names - ELSEWHERE):
         parser = reasoning.ReasoningParserManager.get_reasoning_parser(name)
         if name in IN_SOURCE:
             assert IN_SOURCE[name] in inspect.getsource(sys.modules[parser.__module__])
