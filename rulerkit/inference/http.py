@@ -45,7 +45,7 @@ _KIND_OF_STATUS = {
     429: "temporary",
     501: "rejected",
 }
-"""Any other from 400 to 499 is `rejected`, and the rest `temporary`."""
+"""Any other from 300 to 399 is `forbidden`, from 400 to 499 `rejected`, the rest `temporary`."""
 _MOST_FILES = 2**16  # connections and files that may be open, where the system allows it
 
 
