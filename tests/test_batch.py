@@ -7,8 +7,10 @@ import re
 import shlex
 import shutil
 import subprocess
+import uuid
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -288,6 +290,24 @@ def test_where_nothing_is_left_nothing_is_done(story):
     assert re.search(r"^second .*100\.0", leaderboard, re.MULTILINE)
     assert re.search(r"^first .*50\.0", leaderboard, re.MULTILINE)
     assert place == f"files:     {story.project.root}/outputs/{{figures,tables,notebooks}}/r"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("length", "transport"), [(0, "ipc"), (100, "tcp")])
+def test_kernels_that_start_at_one_moment_are_given_no_port_twice(tmp_path, length, transport):
+    """They have none, unless the folder for temporary files has a name too long for a socket."""
+    project = Project(tmp_path / "project")
+    shows = "from ipykernel import get_connection_info\nprint(get_connection_info())\n"
+    project.notebook("50_own", source=shows)
+    batch = project.batch({"models": ["mute"], "notebooks": ["50_own"]})
+    folder = tmp_path / ("n" * length)
+    folder.mkdir(exist_ok=True)
+    short = Path("/tmp", f"rulerkit-{uuid.uuid4().hex[:8]}")
+    short.symlink_to(folder)
+    ended = project.call("batch", batch, TMPDIR=str(folder if length else short))
+    short.unlink()
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert f'"transport": "{transport}"' in project.said("mute/50_own", "main")
 
 
 def test_where_nobody_may_be_asked_what_is_stored_is_returned(project, capsys):

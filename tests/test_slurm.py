@@ -86,7 +86,8 @@ def test_a_night_with_every_accident(make):
     seen = night.status()
     whole, steps = ("preempted", "downed", "timed"), ("predictions", *THREE)
     done = {f"{name} {step}" for name in whole for step in steps}
-    assert {title for title, state in seen.items() if state == "done"} == done
+    told = night.rulerkit("status", night.file, check=False)
+    assert {title for title, state in seen.items() if state == "done"} == done, told
     assert (seen["cancelled predictions"], seen["wrong predictions"]) == ("interrupted", "failed")
     assert seen["all 50_first"] == "incomplete"
     said = night.out("all", "50_first")

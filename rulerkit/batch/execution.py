@@ -132,7 +132,7 @@ def _run(job: Job, stop: Event) -> int:
     with tempfile.TemporaryDirectory(prefix="rulerkit-") as folder:
         # On this machine's disk: Jupyter's files of several nodes clash in a network home.
         jupyter = {"IPYTHONDIR": f"{folder}/ipython", "JUPYTER_RUNTIME_DIR": folder}
-        command, shown = _command(job, Path(folder, "given.yaml"))
+        command, shown = _command(job, Path(folder, "given.json"))
         with disk(job.log), job.log.open("w", encoding="utf-8", errors="surrogateescape") as log:
             print("$", shown, file=log, flush=True)
             process = start_guarded(command, log, {**os.environ, **jupyter})
@@ -159,16 +159,24 @@ def _command(job: Job, file: Path) -> tuple[list[str], str]:
     file.write_text(job.given, encoding="utf-8")
     places = [str(job.notebook), str(job.output)]
     shown = shlex.join([sys.executable, "-m", "papermill", *places, "-y", job.given])
-    return [sys.executable, "-c", _PAPERMILL, *places, "-f", str(file)], shown
+    return [sys.executable, "-c", _PAPERMILL, *places, str(file)], shown
 
 
 _PAPERMILL = """\
-import sys
+import json, sys
+from pathlib import Path
 sys.modules["rfc3987_syntax"] = None  # optional for jsonschema, and half of the start-up time
-from papermill.cli import papermill
-from papermill.exceptions import PapermillExecutionError
+from papermill import PapermillExecutionError, execute_notebook
+from traitlets.config import Config
+
+notebook, output, given = sys.argv[1:]
+# Kernels that start at one moment may be given the same port, and then they do not start: they
+# talk over sockets in this job's folder, unless its name is too long for one.
+kernel = {"connection_file": str(Path(given).with_name("kernel.json"))}
+kernel["transport"] = "ipc" if len(given.encode()) < 90 else "tcp"
+parameters = json.loads(Path(given).read_text(encoding="utf-8"))
 try:
-    papermill()
+    execute_notebook(notebook, output, parameters, config=Config(KernelManager=kernel))
 except PapermillExecutionError as error:
     print(error, file=sys.stderr)
     text = f"{error.ename.rpartition('.')[2]}: {error.evalue}"
