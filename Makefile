@@ -77,7 +77,7 @@ test-slurm: $(VENV)/.dev
 	RULERKIT_TEST_SLURM=1 $(BIN)/python -m pytest tests/test_slurm.py
 
 test-lab: $(VENV)/.dev
-	$(call INSTALL,--quiet playwright)
+	@$(call INSTALL,--quiet playwright)
 	$(BIN)/python -m pytest tests/test_jupyterlab.py
 
 check: $(VENV)/.dev
@@ -113,21 +113,25 @@ INSTALL = $(call HEARTBEAT,if [ -x $(BIN)/uv ]; then \
           else $(BIN)/python -m pip install $(1); fi)
 
 $(VENV)/.made:
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "rulerkit needs Python 3.11 or newer: make PYTHON=python3.12 ...")'
-	$(call HEARTBEAT,$(PYTHON) -m venv $(VENV))
-	-$(call HEARTBEAT,$(BIN)/python -m pip install --quiet uv)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "rulerkit needs Python 3.11 or newer: make PYTHON=python3.12 ...")'
+	@echo "Making an environment in $(VENV) ..."
+	@$(call HEARTBEAT,$(PYTHON) -m venv $(VENV))
+	-@$(call HEARTBEAT,$(BIN)/python -m pip install --quiet uv)
 	@touch $@
 
 $(VENV)/.core: $(VENV)/.made pyproject.toml
-	$(call INSTALL,--quiet -e ".[notebooks]")
+	@echo "Installing rulerkit with JupyterLab and papermill into $(VENV) ..."
+	@$(call INSTALL,--quiet -e ".[notebooks]")
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.made pyproject.toml
-	$(call INSTALL,--quiet -e ".[dev]")
+	@echo "Installing what the tests need into $(VENV) ..."
+	@$(call INSTALL,--quiet -e ".[dev]")
 	@touch $(VENV)/.core $@
 
 $(VENV)/.docs: $(VENV)/.core
-	$(call INSTALL,--quiet -e ".[docs]")
+	@echo "Installing what the documentation needs into $(VENV) ..."
+	@$(call INSTALL,--quiet -e ".[docs]")
 	@touch $@
 
 # The tests run tiny models on the CPU: the CPU build of torch where pip's find-links or uv have it, else the default one.
@@ -138,17 +142,19 @@ CPU_TORCH = $(BIN)/python -c 'import torch' 2>/dev/null \
 
 # What runs small models: the notebooks of demo-all that load one need it.
 $(VENV)/.models: $(VENV)/.core
-	$(CPU_TORCH) || $(call HEARTBEAT,$(BIN)/python -m pip install --quiet "$(TORCH)")
-	$(call INSTALL,--quiet -e ".[transformers]")
+	@echo "Installing torch and transformers into $(VENV) ..."
+	@$(CPU_TORCH) || $(call HEARTBEAT,$(BIN)/python -m pip install --quiet "$(TORCH)")
+	@$(call INSTALL,--quiet -e ".[transformers]")
 	@touch $@
 
 $(VENV)/.torch: $(VENV)/.dev $(VENV)/.models
-	$(call INSTALL,--quiet -e ".[dev$(comma)transformers$(comma)rwkv]")
+	@$(call INSTALL,--quiet -e ".[dev$(comma)transformers$(comma)rwkv]")
 	@touch $@
 
 # The other harnesses: lm-eval, and inspect_ai, whose providers are asked through openai's client.
 $(VENV)/.harnesses: $(VENV)/.torch
-	$(call INSTALL,--quiet -e ".[dev$(comma)transformers$(comma)rwkv]" -e extras/inspect -e extras/lm_eval openai)
+	@echo "Installing lm-eval and inspect into $(VENV) ..."
+	@$(call INSTALL,--quiet -e ".[dev$(comma)transformers$(comma)rwkv]" -e extras/inspect -e extras/lm_eval openai)
 	@touch $@
 
 comma := ,
