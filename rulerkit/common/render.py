@@ -109,7 +109,9 @@ def render(
         text = f"<table><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table>\n"
         return text + "".join(f"<p>{note}</p>\n" for note in below)
     head = _line([Field(name) for name in header], format)
-    text = f"{head}\n| :--- |{' ---: |' * (len(header) - 1)}\n{body}\n\n"
+    sides = {"l": " :--- |", "r": " ---: |"}
+    rule = "|" + "".join(sides[side] for side in _sides(frame))
+    text = f"{head}\n{rule}\n{body}\n\n"
     return text + "".join(f"- {note}\n" for note in below)
 
 
@@ -131,19 +133,25 @@ def _line(row: Sequence[Field], format: str) -> str:
     return begin + between.join(texts) + end
 
 
+def _sides(frame: "pd.DataFrame") -> list[str]:
+    """The side on which each column is aligned: `l` for names and texts, `r` for numbers."""
+    sides = []
+    for position in range(frame.shape[1]):
+        is_text = all(value is None or type(value) is str for value in frame.iloc[:, position])
+        sides.append("l" if position == 0 or is_text else "r")
+    return sides
+
+
 def _columns(frame: "pd.DataFrame") -> str:
-    """The columns of a table in LaTeX: names and texts on the left, numbers on the right; long
-    texts are broken into lines, and share the width by their lengths."""
-    kinds = []
+    """The columns of a table in LaTeX; long texts are broken into lines, and share the width by
+    their lengths."""
+    kinds = _sides(frame)
     longest = dict[int, int]()
     words = dict[int, int]()
     for position in range(frame.shape[1]):
-        values = [value for value in frame.iloc[:, position] if value is not None]
-        is_text = all(type(value) is str for value in values)
-        is_name = position == 0 and isinstance(values[0], Field)
-        kinds.append("l" if is_text or is_name else "r")
+        values = [value for value in frame.iloc[:, position] if type(value) is str]
         # An identifier has no place to break.
-        lengths = [len(value) for value in values if is_text and " " in value]
+        lengths = [len(value) for value in values if " " in value]
         if max(lengths, default=0) > _LONG:
             longest[position] = max(lengths)
             words[position] = max(map(len, " ".join(values).split()))
