@@ -41,8 +41,8 @@ def lines(table):
 PRINTED = """
 v3 | Only half of the models that claim 32K      | H | ^10 of 17;
 v1 | Of ten models only GPT-4, Command-R, Yi and | H | Command-R .* Mixtral
-v3 | Of ten models only GPT-4, Command-R, Yi and | F | 2: 7 of 15
-v1 | GPT-4 degrades least from 4K to 128K        | H | ^1: lower by: 15.4 .*; 2: 9 of 9$
+v3 | Of ten models only GPT-4, Command-R, Yi and | F | the others below: 7 of 15
+v1 | GPT-4 degrades least from 4K to 128K        | H | ^GPT-4: lower by: 15.4 .*; the others: 9 of 9$
 v3 | GPT-4 degrades least from 4K to 128K        | F | not Gemini-1.5-Pro, GLM4
 v3 | Almost all models .all but Gemini           | H | ^16 of 17; not Gemini-1.5-Pro$
 v3 | Almost all models drop much                 | H | ^16 of 17; not Gemini-1.5-Pro$
@@ -207,6 +207,8 @@ def test_a_claim_of_ones_own_and_what_is_refused():
         ({"alnog": "length"}, "the claim better: alnog is invalid: Extra inputs"),
         ({"rows": "long"}, "a claim has the condition 'long'"),
         ({"share": 0.5}, "the claim better: share is invalid: Input should be a valid tuple"),
+        ({"parts": [{"claim": "a"}, {"claim": "a"}]}, "better cannot be read: each of its parts"),
+        ({"parts": [{"kind": "above"}]}, "better cannot be read: each of its parts needs"),
     ):
         with pytest.raises(UserError, match=match):
             rk.claims(frame, listed=[own | wrong])

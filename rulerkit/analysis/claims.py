@@ -77,7 +77,10 @@ def judge(claim: Claim, cells: pd.DataFrame) -> Verdict:
         if lacking := set(claim.needs) - set(cells.loc[cells["each"], "task"]):
             raise Missing(f"the task {', '.join(sorted(lacking))}")
         if claim.parts:
-            found = {str(n): judge(part, cells) for n, part in enumerate(claim.parts, 1)}
+            names = [part.claim for part in claim.parts]
+            if "" in names or len(set(names)) < len(names):
+                raise ValueError("each of its parts needs a `claim`, a name of its own")
+            found = {part.claim: judge(part, cells) for part in claim.parts}
         elif claim.every:
             found = _for_every(claim, cells)
         else:
