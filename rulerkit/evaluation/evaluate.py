@@ -6,7 +6,6 @@ the models one after the other; `_ask_model` takes the lengths of one, in the ro
 """
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +22,7 @@ from rulerkit.evaluation.study import study as make_study
 from rulerkit.evaluation.writer import ask_length
 from rulerkit.generation.generate import Examples, generate
 from rulerkit.inference.model import Model, load_model
-from rulerkit.store.cells import Cell, DamagedCell, load_cell
+from rulerkit.store.cells import Cell, answered
 
 _MOST_NAMED = 10  # incomplete cells that are named one by one
 _ALWAYS_FITS = 4096
@@ -65,7 +64,12 @@ def evaluate(
     checked = _study_of(study, parameters)
     if not checked.ask:
         return _cells_without_asking(checked)
-    missing, errors = _missing_tokens(checked, fresh), list[ModelError]()
+
+    # What is wrong with a cell is said by its writer.
+    missing, errors = dict[Path, int](), list[ModelError]()
+    for asked in checked.cells():
+        have, _ = (0, "") if fresh else answered(asked.path, checked.num_examples)
+        missing[asked.path] = asked.length * (checked.num_examples - have)
     tokens = sum(missing.values())
     with progress_bar(total=tokens, unit_scale=True, disable=not progress or not tokens) as bar:
         cells = _ask_models(checked, _Call(fresh, not_run, missing, errors, bar))
@@ -126,20 +130,6 @@ Asked = dict[tuple[str, int], Examples]
 """The examples of each task at each length that they fit into."""
 
 
-def _missing_tokens(study: Study, fresh: bool) -> dict[Path, int]:
-    """By file, the tokens of all examples of a cell without an answer, which the progress bar
-    counts. A cell that cannot be read is left to its writer, which says so."""
-    missing = {}
-    for asked in study.cells():
-        have = 0
-        with suppress(DamagedCell):
-            cell = None if fresh else load_cell(asked.path)
-            if cell:
-                have = len(cell.coverage.of_first(study.num_examples).have)
-        missing[asked.path] = asked.length * (study.num_examples - have)
-    return missing
-
-
 def _fitting(study: Study, model: Model, call: _Call) -> Asked:
     """The examples of all tasks at the lengths that they fit into; what does not fit is named.
 
@@ -194,16 +184,17 @@ def _ask_models(study: Study, call: _Call) -> list[Cell]:
             cells += _stored(of_model)
 
     for number, (of_model, model, asked) in enumerate(ready, 1):
+        # Two may not fit on one GPU; the caller may ask the last one again, if it is theirs.
+        stays_open = number == len(ready) and model in study.models
         try:
             cells += _ask_model(of_model, model, asked, call)
         except ModelError as error:
             # What it answered is on disk.
+            stays_open = False
             call.errors.append(error)
-            model.close()
             cells += _stored(of_model)
         finally:
-            # Two may not fit on one GPU; the caller may ask the last one again, if it is theirs.
-            if number < len(ready) or model not in study.models:
+            if not stays_open:
                 model.close()
     return cells
 
@@ -211,7 +202,7 @@ def _ask_models(study: Study, call: _Call) -> list[Cell]:
 def _ask_model(study: Study, model: Model, asked: Asked, call: _Call) -> list[Cell]:
     """Let the only model of a study answer at all lengths that it can be given, in one round, or in
     those of an adaptive run; returns its cells. Raises `ModelError` where its work ends early."""
-    answered = dict[Path, Cell]()  # a later round replaces earlier states of a cell
+    written = dict[Path, Cell]()  # a later round replaces earlier states of a cell
     lengths = list[int]()
     for length in study.lengths:
         if reason := model.too_long(length):
@@ -229,17 +220,17 @@ def _ask_model(study: Study, model: Model, asked: Asked, call: _Call) -> list[Ce
                 examples = [asked[name, length].first(counts[name]) for name in names]
                 is_new = length in anew
                 cells = ask_length(model, examples, left, is_new, call.bar)
-                answered |= {cell.path: cell for cell in cells}
+                written |= {cell.path: cell for cell in cells}
                 anew.discard(length)
         except TooLong as error:
             call.leave_out(model, length, str(error))
             lengths.remove(length)
-            continue
-        if left.adaptive:
-            text = left.adaptive.describe(state_of(left, anew))
-            remark(f"{model.label or model.name}: {text}")
-        break
-    return list(answered.values())
+        else:
+            if left.adaptive:
+                text = left.adaptive.describe(state_of(left, anew))
+                remark(f"{model.label or model.name}: {text}")
+            break
+    return list(written.values())
 
 
 def _stored(study: Study) -> list[Cell]:
@@ -256,7 +247,7 @@ def _cells_without_asking(study: Study) -> list[Cell]:
     cells, missing = list[Cell](), list[str]()
     for asked, cell in stored_cells(study):
         number = counts[asked.path]
-        have = sum(index < number for index in cell.coverage.have) if cell else 0
+        have = len(cell.coverage.of_first(number).have) if cell else 0
         if cell and have:
             cells.append(cell)
         if have < number:

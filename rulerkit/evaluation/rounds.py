@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from rulerkit.scoring.adaptive import Counts, State
 
 
-def rounds(wanted: "Callable[[], Counts]") -> Iterator[tuple[int, dict[str, int]]]:
+def rounds(counts: "Callable[[], Counts]") -> Iterator[tuple[int, dict[str, int]]]:
     """What is to be asked, round by round: a length, and the examples that each task is to have
-    there, in all; the shortest length first. `wanted` gives the examples that each cell is to have,
+    there, in all; the shortest length first. `counts` gives the examples that each cell is to have,
     in all, by the answers so far.
 
     The caller asks for them before it goes on. It ends where a round would ask for nothing new: the
@@ -36,7 +36,7 @@ def rounds(wanted: "Callable[[], Counts]") -> Iterator[tuple[int, dict[str, int]
     """
     asked: Counts = {}
     while True:
-        new = {cell: number for cell, number in wanted().items() if number != asked.get(cell)}
+        new = {cell: number for cell, number in counts().items() if number != asked.get(cell)}
         if not new:
             return
         for length in sorted({length for _, length in new}):

@@ -131,17 +131,13 @@ class Cell:
         # A service may change its model in the middle of a run; its replies say which
         # one answered.
         self.snapshots.clear()
-        for row in self.rows if "rows" in vars(self) else self._parsed():
+        read = (parse_json(text) for index, text in self._answers() if index < self.wanted)
+        for row in self.rows if "rows" in vars(self) else read:
             if usage := row.get("usage"):
                 names = (usage.get("server_model"), usage.get("system_fingerprint"))
                 self.snapshots.add(" ".join(str(name) for name in names if name))
             yield row
         self.snapshots.discard("")
-
-    def _parsed(self) -> Iterator[JSON]:
-        for index, text in self._answers():
-            if index < self.wanted:
-                yield parse_json(text)
 
     def _answers(self) -> Iterator[tuple[int, bytes]]:
         """Index and text of each row; which examples have one is known when all were read."""
@@ -343,11 +339,11 @@ def answered(path: Path, wanted: int) -> tuple[int, str]:
     damaged, or requests that failed; "" for nothing."""
     try:
         cell = load_cell(path)
-        coverage = cell.coverage.of_first(wanted) if cell else None
+        if not cell:
+            return 0, ""
+        coverage = cell.coverage.of_first(wanted)
     except UserError as error:
         return 0, str(error)
-    if coverage is None:
-        return 0, ""
     problem = ""
     if coverage.failed:
         problem = f"{coverage.failures()}: {next(iter(coverage.failed.values())).reason}"
