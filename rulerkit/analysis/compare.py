@@ -210,8 +210,7 @@ def compare(
     suites = [{cell.about.suite for cell in cells} for cells in chosen]
     if suites[0] & suites[1] and len(suites[0] | suites[1]) > 1:
         if chosen_tasks is not None:
-            named = " and ".join(sorted(suites[0] | suites[1]))
-            raise UserError(f"the tasks named are of {named}, and no mean is over two suites")
+            choose_suite(suites[0] | suites[1], are_named=True)
         suite = choose_suite(suites[0] & suites[1])
         chosen = [[cell for cell in cells if cell.about.suite == suite] for cells in chosen]
 

@@ -95,7 +95,7 @@ def leaderboard(batch: Batch, format: str) -> "tuple[str, pd.DataFrame]":
     # An earlier batch may have stored more examples than this one asks for.
     scores = scores.assign(wanted=scores["path"].map(wanted))
     # Of several suites one has the means, and so one table.
-    chosen = choose_suite({*scores["suite"]})
+    chosen = choose_suite(scores["suite"])
     scores = scores[(scores["index"] < scores["wanted"]) & (scores["suite"] == chosen)]
     found = set(scores["task"])
     order = [task.name for task in batch.study.tasks if task.name in found]

@@ -11,7 +11,7 @@ Scores are multiplied by 100 in `_mean`: rows hold 0..1, the tables hold percent
 
 import json
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -131,10 +131,8 @@ def summarize(
         # The suite that is named, or that of the tasks that are.
         suites = {*tallies["suite"]}
         of_tasks = {*tallies.loc[tallies["task"].isin(given_tasks or ()), "suite"]}
-        if len(of_tasks) > 1:
-            names = " and ".join(sorted(of_tasks))
-            raise UserError(f"the tasks named are of {names}, and no mean is over two suites")
-        chosen = suite or choose_suite(of_tasks or suites)
+        of_named = choose_suite(of_tasks, are_named=True) if of_tasks else ""
+        chosen = suite or of_named or choose_suite(suites)
         check_known("suite", chosen, suites)
         tallies = tallies[tallies["suite"] == chosen]
 
@@ -410,19 +408,21 @@ def texts_words(frame: "pd.DataFrame") -> str:
     return "; ".join(name for name, is_so in words.items() if is_so.any())
 
 
-def suites_of(frame: "pd.DataFrame") -> list[str]:
-    """The suites of rows of `score` or of `tally`, RULER's first: each has a summary of its own."""
-    return sorted({*frame["suite"]}, key=lambda suite: (suite != "ruler", suite))
+def in_order(suites: Iterable[str]) -> list[str]:
+    """Each suite once, RULER's first: each has a summary of its own."""
+    return sorted({*suites}, key=lambda suite: (suite != "ruler", suite))
 
 
-def choose_suite(suites: Collection[str]) -> str:
-    """The one of some suites that means are taken over: RULER's, else the first by name. Of the
-    others stderr says that they are left out."""
-    chosen = "ruler" if "ruler" in suites else min(suites)
-    others = set(suites) - {chosen}
+def choose_suite(suites: Iterable[str], are_named: bool = False) -> str:
+    """The first of some suites, which means are taken over. Of the others stderr says that they are
+    left out; where tasks of several `are_named`, it is a UserError."""
+    chosen, *others = in_order(suites)
+    if others and are_named:
+        names = " and ".join(sorted([chosen, *others]))
+        raise UserError(f"the tasks named are of {names}, and no mean is over two suites")
     if others:
         remark(
-            f"left out: tasks of {' and '.join(sorted(others))}, which enter no mean with those of "
+            f"left out: tasks of {' and '.join(others)}, which enter no mean with those of "
             f"{chosen}: name their tasks to see them"
         )
     return chosen
