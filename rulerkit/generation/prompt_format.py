@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import date
 from functools import cached_property, lru_cache, partial
-from pathlib import Path
 from typing import Any
 
 from rulerkit.common.errors import UserError, check_known
@@ -22,6 +21,7 @@ from rulerkit.generation.tokenizers import Tokenizer, load_tokenizer
 FORMS: dict[str, str] = package_data("prompt_forms.yaml")
 """The paper's prompt forms by name; `{t}` is the user's part."""
 FORMS_FOLDER = "params/forms"
+"""Of forms of models that have no template of their own, as `scripts/store_form.py` stores them."""
 DIRECT = " Do not provide any explanation. Please directly give me the answer."
 """What closes the user's turn where the answer prefix cannot open the assistant's."""
 
@@ -79,7 +79,7 @@ class PromptFormat:
             return self.tokenizer.chat_template or "base"
         if self.template in FORMS or "{" in self.template:
             return self.template
-        stored = stored_forms()
+        stored = project_files(FORMS_FOLDER, ".jinja")
         hint = "The text of a Jinja chat template may stand here too"
         check_known("template", self.template, ("auto", *FORMS, *stored), hint)
         return stored[self.template].read_text(encoding="utf-8")
@@ -214,12 +214,6 @@ class PromptFormat:
                 f"the chat template cannot be rendered: {error}; name a form: {', '.join(FORMS)}"
             ) from error
         return str(rendered)
-
-
-def stored_forms() -> dict[str, Path]:
-    """Name -> file of the forms of models that have no template of their own, as
-    `scripts/store_form.py` stores them."""
-    return project_files(FORMS_FOLDER, ".jinja")
 
 
 SETTINGS = tuple(field.name for field in fields(PromptFormat))[1:]

@@ -16,16 +16,17 @@ from zlib import crc32
 
 from rulerkit.common.errors import ModelError, TooLong, UserError, shortened
 from rulerkit.common.model_files import check_spec, read_spec
+from rulerkit.common.paths import project_file
 from rulerkit.common.plugins import by_name, errors_of
 from rulerkit.common.settings import JSON, ModelKeys, Spec
 from rulerkit.common.urls import is_address
 from rulerkit.generation.example import Example
 from rulerkit.generation.prompt_format import (
     FORMS,
+    FORMS_FOLDER,
     KNOWN,
     SETTINGS,
     PromptFormat,
-    stored_forms,
     without_thought,
 )
 from rulerkit.generation.tokenizers import Tokenizer, load_tokenizer
@@ -149,7 +150,7 @@ class Model(ABC):
         settings |= self.given(SETTINGS)
         # A form that was had from a server stands in for the template that the model lacks.
         has_template = "template" in settings or tokenizer.chat_template
-        if not has_template and self.name in stored_forms():
+        if not has_template and project_file(FORMS_FOLDER, self.name, ".jinja"):
             settings["template"] = self.name
         form = PromptFormat(tokenizer, **settings)
         # Readers read plain text, and their marks are ours.
