@@ -148,3 +148,6 @@ def _record(evaluation: Any, about: JSON) -> JSON:
             }
         },
     }
+
+
+readers = {"*.eval": read_log}
