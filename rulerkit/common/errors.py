@@ -44,6 +44,20 @@ class Elsewhere(UserError):  # noqa: N818  (a state, not an error)
     status = ExitStatus.ELSEWHERE
 
 
+class ModelError(UserError):
+    """A model that stops answering, such as a server that is gone: `evaluate` goes on with the
+    other models."""
+
+
+class DoesNotFit(UserError):  # noqa: N818  (a limit, not an error)
+    """A length that is too short for the examples of a task."""
+
+
+class TooLong(UserError):  # noqa: N818  (a limit, not an error)
+    """A length that a model cannot be given here: `evaluate` names it and goes on with what
+    fits."""
+
+
 def unknown(
     what: str, seen: object, allowed: Iterable[object], hint: str = "", command: str = ""
 ) -> UserError:
@@ -129,17 +143,3 @@ def remark(text: str) -> None:
     from tqdm import tqdm
 
     tqdm.write(escape.one_line(text), file=sys.stderr)
-
-
-class ModelError(UserError):
-    """A model that stops answering, such as a server that is gone: `evaluate` goes on with the
-    other models."""
-
-
-class DoesNotFit(UserError):  # noqa: N818  (a limit, not an error)
-    """A length that is too short for the examples of a task."""
-
-
-class TooLong(UserError):  # noqa: N818  (a limit, not an error)
-    """A length that a model cannot be given here: `evaluate` names it and goes on with what
-    fits."""
