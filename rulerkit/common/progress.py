@@ -19,9 +19,15 @@ def progress_bar(items: Iterable[Any] | None = None, unit: str = "tokens", **opt
     from tqdm import tqdm
 
     options = {"iterable": items, "unit": f" {unit}", **options}
-    if not in_notebook():
-        interval = 0.2 if sys.stderr.isatty() else 5.0  # a job's log keeps every refresh
-        return tqdm(**{"disable": None, "mininterval": interval, **options})
+    if in_notebook():
+        return _line_of_notebook(options)
+    interval = 0.2 if sys.stderr.isatty() else 5.0  # a job's log keeps every refresh
+    return tqdm(**{"disable": None, "mininterval": interval, **options})
+
+
+def _line_of_notebook(options: dict[str, Any]) -> Any:
+    from tqdm import tqdm
+
     ipython = sys.modules["IPython"]
 
     class Line(tqdm):  # type: ignore[type-arg]

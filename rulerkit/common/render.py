@@ -83,13 +83,22 @@ def render(
         return escape.csv_text(frame, "%.4f")
     if format == "json":
         return str(frame.to_json(orient="records", double_precision=4)) + "\n"
-    header = [str(name) for name in frame.columns]
     rows = [[_field(value) for value in row] for row in frame.itertuples(index=False, name=None)]
     if format == "text":
-        return _plain(header, rows, notes)
+        return _plain([str(name) for name in frame.columns], rows, notes)
     if format not in _MARKS:
         raise unknown("format", format, FORMATS)
+    return _marked_up(frame, rows, format, notes, groups)
 
+
+def _marked_up(
+    frame: "pd.DataFrame",
+    rows: Sequence[Sequence[Field]],
+    format: str,
+    notes: Sequence[str],
+    groups: Iterable[object] | None,
+) -> str:
+    """A table in Markdown, LaTeX or HTML."""
     lines = [_line(row, format) for row in rows]
     names = list(groups) if groups is not None and format != "markdown" else []
     rule = r"\midrule" if format == "latex" else "</tbody><tbody>"
@@ -97,6 +106,7 @@ def render(
         if names[n] != names[n - 1]:
             lines.insert(n, rule)
 
+    header = [str(name) for name in frame.columns]
     escaped = getattr(escape, format)
     below = [escaped(note) for note in notes]
     body = "\n".join(lines)
