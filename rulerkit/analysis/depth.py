@@ -23,7 +23,7 @@ from rulerkit.scoring.scores import answer_of, as_scores
 from rulerkit.scoring.statistics import WeightedCell, weighted_sum
 from rulerkit.scoring.summary import texts_words
 from rulerkit.store.cells import Cell
-from rulerkit.store.places import CELL, cells_of_rows, check_columns
+from rulerkit.store.places import CELL_ON_DISK, cells_of_rows, check_columns
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -75,7 +75,7 @@ def recall_by_depth(results: Any) -> pd.DataFrame:
     results = as_scores(results, "recall_by_depth", remark)
     cells = cells_of_rows(results, "recall_by_depth")
     rows: list[tuple[Any, ...]] = []
-    groups = results.groupby(CELL, sort=False)
+    groups = results.groupby(CELL_ON_DISK, sort=False)
     for key, answers in progress_bar(groups, "cells", delay=3):
         try:
             rows += _rows(cells[key], answers)

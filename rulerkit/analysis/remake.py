@@ -14,7 +14,7 @@ from rulerkit.generation.generate import Examples
 from rulerkit.generation.prompt_format import SETTINGS, PromptFormat
 from rulerkit.generation.tasks import recorded_task
 from rulerkit.store.cells import Cell
-from rulerkit.store.places import CELL, cells_of_rows, is_table
+from rulerkit.store.places import CELL_ON_DISK, cells_of_rows, is_table
 
 
 def examples_of(cell: Cell) -> Examples:
@@ -68,7 +68,7 @@ def example_of(row: Any) -> Example:
     """
     import pandas as pd
 
-    names = [*CELL, "index", "digest"]
+    names = [*CELL_ON_DISK, "index", "digest"]
     is_row = hasattr(row, "keys") and not is_table(row)
     if not is_row or not set(names) <= set(row.keys()):
         raise UserError(

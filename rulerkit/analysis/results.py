@@ -19,7 +19,7 @@ from rulerkit.common.settings import JSON
 from rulerkit.generation.example import Example
 from rulerkit.scoring.scores import COLUMNS, as_scores, lacking_line, score
 from rulerkit.store.cells import Cell, DamagedCell, readable
-from rulerkit.store.places import CELL, as_cells, cells_of_rows
+from rulerkit.store.places import CELL_ON_DISK, as_cells, cells_of_rows
 
 FIRST = ["score", "prediction", "references", "model", "task", "length", "index"]
 """The columns of `load` that stand first."""
@@ -84,7 +84,7 @@ def answers_of(
     # length together, so that an example is made once for all models
     values: dict[int, Any] = {}
     index = scores["index"].to_numpy()
-    positions_of: Any = scores.groupby(CELL, sort=False).indices
+    positions_of: Any = scores.groupby(CELL_ON_DISK, sort=False).indices
     made, of_cell = dict[str, Example](), ("", 0)
     for key in progress_bar(sorted(positions_of, key=lambda key: key[2:]), "cells", delay=3):
         cell, positions = cell_of[key], positions_of[key]

@@ -20,7 +20,7 @@ from rulerkit.common.progress import progress_bar
 from rulerkit.report.tables.notes import names_of, remarks
 from rulerkit.scoring.scores import as_scores
 from rulerkit.store.files import write_whole
-from rulerkit.store.places import CELL, cells_of_rows
+from rulerkit.store.places import CELL_ON_DISK, cells_of_rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -75,7 +75,7 @@ def browse(scores: Any, most: int = MOST_EXAMPLES) -> Page:
         if digest != row["digest"] or made is None:
             digest = row["digest"]
             try:
-                example = remake[tuple(row[name] for name in CELL)](row)
+                example = remake[tuple(row[name] for name in CELL_ON_DISK)](row)
                 made = example.prompt, places(example)
             except (UserError, IndexError):
                 made = None  # it cannot be made again, or comes out differently

@@ -17,7 +17,7 @@ from rulerkit.store.predictions import read_predictions
 
 TAKES = "cells (of `rk.evaluate`), a path, a list of these, or rows of `rk.load`"
 """What `as_cells` takes, in words."""
-CELL = ["path", "run", "task", "length"]
+CELL_ON_DISK = ["path", "run", "task", "length"]
 """The columns of a row that name its cell: a log of another program holds several."""
 
 
@@ -27,7 +27,7 @@ def as_cells(given: Any, who: str, report: Report = remark) -> list[Cell]:
     function `who`, for anything else."""
     if is_table(given):
         of_rows = cells_of_rows(given, who, report=report)
-        for key, count in given[CELL].value_counts().items():
+        for key, count in given[CELL_ON_DISK].value_counts().items():
             have = len(of_rows[key].coverage.have)
             if count < have:
                 raise UserError(
@@ -73,14 +73,15 @@ def check_columns(table: Any, names: Collection[str], who: str, takes: str = "")
 def cells_of_rows(
     rows: Any, who: str, cells: Iterable[Cell] | None = None, report: Report = remark
 ) -> dict[tuple[str, str, str, int], Cell]:
-    """The cell of each row of a table, by CELL; from `cells` where they are given, else from the
-    files. Raises UserError for a table of other rows, and where a file has the cell no more."""
-    check_columns(rows, CELL, who, TAKES)
+    """The cell of each row of a table, by CELL_ON_DISK; from `cells` where they are given, else
+    from the files. Raises UserError for a table of other rows, and where a file has the cell no
+    more."""
+    check_columns(rows, CELL_ON_DISK, who, TAKES)
     if cells is None:
         cells = find_cells(dict.fromkeys(rows["path"]), report)
     found = {(cell.files, cell.run, cell.task, cell.length): cell for cell in cells}
     of_rows = {}
-    for key in rows[CELL].drop_duplicates().itertuples(index=False, name=None):
+    for key in rows[CELL_ON_DISK].drop_duplicates().itertuples(index=False, name=None):
         if key not in found:
             path, run, task, length = key
             raise UserError(
