@@ -204,11 +204,11 @@ def _data(cells: "list[Cell]", tallies: "pd.DataFrame", by: str, kind: str) -> s
     import pandas as pd
 
     from rulerkit.analysis.results import data_of
-    from rulerkit.scoring.summary import in_order
+    from rulerkit.scoring.summary import ordered_suites
 
     if by == "example":
         return data_of(rk.answers_of(rk.score(cells), cells=cells), kind)
-    summaries = [rk.summarize(tallies, suite=suite) for suite in in_order(tallies["suite"])]
+    summaries = [rk.summarize(tallies, suite=suite) for suite in ordered_suites(tallies["suite"])]
     tables = [summary.cells if by == "task" else summary.models for summary in summaries]
     return data_of(pd.concat(tables, ignore_index=True), kind)
 

@@ -9,7 +9,7 @@ from rulerkit.common.errors import UserError
 from rulerkit.common.plugins import capability
 from rulerkit.report.tables import footnotes, table_text, task_table_text
 from rulerkit.scoring.scores import score
-from rulerkit.scoring.summary import in_order, summarize, tally
+from rulerkit.scoring.summary import ordered_suites, summarize, tally
 from rulerkit.store.cells import Cell
 from rulerkit.store.comparable import check_same
 
@@ -43,7 +43,7 @@ def task_tables(
         check_same(group)
 
     tables = []
-    for suite in in_order(tallies["suite"]):
+    for suite in ordered_suites(tallies["suite"]):
         known = {cell.task for cell in cells if cell.about.suite == suite}
         named = [task for task in tasks or () if task in known] or None
         of_suite = tallies[tallies["suite"] == suite]
@@ -70,7 +70,7 @@ def leaderboards(
     table."""
     check_same(cells)
     tables = []
-    for suite in in_order(tallies["suite"]):
+    for suite in ordered_suites(tallies["suite"]):
         of_suite = [cell for cell in cells if cell.about.suite == suite]
         notes = [*footnotes(of_suite, tallies[tallies["suite"] == suite]), *further_notes]
         if own := capability(suite):

@@ -128,10 +128,15 @@ COLUMNS = _CELL | _ROW
 """The columns of `score` and what they mean. Those of a cell are the same in all its rows."""
 _TEXTS = ["adaptive", "note", "protocol", "texts"]
 """The columns of texts that may be empty."""
-_AS_RECORDED = ["aligned", "category", "engine", "family", "prompt_version", "seed", "suite"]
-_AS_RECORDED += ["template", "tokenizer"]
+_AS_RECORDED = ["run", "model", "aligned", "task", "family", "category", "suite", "length"]
+_AS_RECORDED += ["engine", "seed", "prompt_version", "tokenizer", "template"]
 """The columns that hold what the record has under the same name."""
 CELL_COLUMNS = list(_CELL)
+_NOTES = {
+    "paper": "Protocol paper: prompts and layouts of upstream at the time of the paper",
+    "upstream": "Protocol upstream: prompts and layouts of upstream since 2025",
+}
+"""What is said of the scores of a protocol."""
 
 
 def describe(cell: Cell) -> JSON:
@@ -146,11 +151,8 @@ def describe(cell: Cell) -> JSON:
         # Semicolons stand between notes.
         notes.add(about.protocol_note.replace(";", ",").rstrip("."))
     protocol = about.protocol or ""
-
-    if protocol == "paper":
-        notes.add("Protocol paper: prompts and layouts of upstream at the time of the paper")
-    if protocol == "upstream":
-        notes.add("Protocol upstream: prompts and layouts of upstream since 2025")
+    if protocol in _NOTES:
+        notes.add(_NOTES[protocol])
 
     # The settings of variants differ by family, so they are one column of JSON.
     settings = dict(cell.record["result"]["task"])
@@ -158,12 +160,8 @@ def describe(cell: Cell) -> JSON:
         settings.pop(name, None)
     return {
         **{name: getattr(about, name) for name in _AS_RECORDED},
-        "run": cell.run,
-        "model": cell.model,
         "label": about.label or cell.model,
         "claimed_length": float(about.claimed_length or "nan"),
-        "task": cell.task,
-        "length": cell.length,
         "wanted": cell.wanted,
         "failed": len(failures),
         "failed_refused": sum(failure.refused for failure in failures),

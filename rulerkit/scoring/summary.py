@@ -408,7 +408,7 @@ def texts_words(frame: "pd.DataFrame") -> str:
     return "; ".join(name for name, is_so in words.items() if is_so.any())
 
 
-def in_order(suites: Iterable[str]) -> list[str]:
+def ordered_suites(suites: Iterable[str]) -> list[str]:
     """Each suite once, RULER's first: each has a summary of its own."""
     return sorted({*suites}, key=lambda suite: (suite != "ruler", suite))
 
@@ -416,7 +416,7 @@ def in_order(suites: Iterable[str]) -> list[str]:
 def choose_suite(suites: Iterable[str], are_named: bool = False) -> str:
     """The first of some suites, which means are taken over. Of the others stderr says that they are
     left out; where tasks of several `are_named`, it is a UserError."""
-    chosen, *others = in_order(suites)
+    chosen, *others = ordered_suites(suites)
     if others and are_named:
         names = " and ".join(sorted([chosen, *others]))
         raise UserError(f"the tasks named are of {names}, and no mean is over two suites")

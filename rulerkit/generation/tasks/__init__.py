@@ -130,8 +130,8 @@ def without_suites(specs: Iterable[Any]) -> list[Any]:
         # Plug-ins are asked where a name is none of ours.
         if spec == "ruler":
             found += THIRTEEN
-        elif isinstance(spec, str) and spec not in TASKS and spec in suites():
-            found += suites()[spec]
+        elif isinstance(spec, str) and spec not in TASKS:
+            found += suites().get(spec, [spec])
         else:
             found.append(spec)
     return found

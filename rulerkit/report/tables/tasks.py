@@ -48,7 +48,7 @@ def task_table_text(
     means, of_model = summary.lengths.merge(about), summary.models.merge(about)
     rows: list[list[Field | str]] = []
     for task, of_task in cells.groupby("task", sort=False):
-        rows.append([str(task), *map(_cell_field, of_task.to_dict("records"))])
+        rows.append([str(task), *map(_score_field, of_task.to_dict("records"))])
         # Below a task that can be answered in part without reading stands what that scores.
         if of_task["copied"].notna().any():
             copied = [f"{score:.1f}" if score == score else "" for score in of_task["copied"]]
@@ -83,15 +83,11 @@ def task_table_text(
     return render(pd.DataFrame(rows, columns=header), format, [*below, *notes])
 
 
-def _score_field(row: Any, marks: Sequence[str] = ()) -> Field:
-    """A score with its interval, and marks behind it; or what there is of an incomplete one."""
+def _score_field(row: Any) -> Field:
+    """A score with its interval, or what there is of an incomplete one; behind it marks for what is
+    unusual in a cell."""
+    marks = [f"{letter}{row[name]:.0f}" for name, (letter, _) in _MARKS.items() if row.get(name)]
     if row["have"]:
         return Field(str(row["have"]), small=" ".join(marks))
     interval = f"({row['low']:.1f}-{row['high']:.1f})"
     return Field(f"{row['score']:.1f}", small=" ".join([interval, *marks]))
-
-
-def _cell_field(cell: Any) -> Field:
-    """A score with its interval, and marks for what is unusual."""
-    marks = [f"{letter}{cell[name]:.0f}" for name, (letter, _) in _MARKS.items() if cell[name]]
-    return _score_field(cell, marks)
