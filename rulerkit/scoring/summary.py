@@ -30,7 +30,7 @@ from rulerkit.scoring.effective_length import (
     effective_set,
     threshold_of,
 )
-from rulerkit.scoring.statistics import Estimate, WeightedCell, weighted_sum
+from rulerkit.scoring.statistics import WeightedCell, weighted_sum
 from rulerkit.store.cells import Report, failure_counts, is_enough
 from rulerkit.store.places import as_cells, is_table
 
@@ -210,13 +210,12 @@ def _answers(cell: Mapping[str, Any]) -> dict[str, Any]:
     n, wanted = cell["n"], cell["wanted"]
     complete = is_enough(n, wanted, cell["failed"], cell["max_failures"])
     counted = cell["examples"] if complete else None
-    mean = _mean([counted], [1.0])
 
     # "300/500, 2 failed": beside the score where it is of the rest, else in its place.
     failures = failure_counts(cell["failed"], cell["failed_refused"])
     have = f"{n}/{wanted}" + (f", {failures}" if failures else "")
     return {
-        **dict(zip(_SCORE, mean, strict=True)),
+        **_mean([counted], [1.0]),
         "copied": 100 * cell["copied"] if complete else np.nan,
         "reasoning_tokens": cell["thought"] / n if n else 0.0,
         "counted": counted,
@@ -226,14 +225,17 @@ def _answers(cell: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _mean(cells: Iterable[WeightedCell | None], weights: Iterable[float]) -> Estimate:
-    """The weighted mean of cells in percent; NaN where one is incomplete, which is None."""
+def _mean(
+    cells: Iterable[WeightedCell | None], weights: Iterable[float], names: Sequence[str] = _SCORE
+) -> dict[str, float]:
+    """The weighted mean of cells in percent and its interval, under three names; NaN where one of
+    the cells is incomplete, which is None."""
     weighted = []
     for cell, weight in zip(cells, weights, strict=True):
         if cell is None:
-            return Estimate(np.nan, np.nan, np.nan)
+            return dict.fromkeys(names, np.nan)
         weighted.append(cell._replace(weight=float(weight)))
-    return weighted_sum(weighted).percent()
+    return dict(zip(names, weighted_sum(weighted).percent(), strict=True))
 
 
 def _means(cells: "pd.DataFrame") -> "tuple[pd.DataFrame, pd.DataFrame]":
@@ -285,9 +287,8 @@ def _mean_at(members: "pd.DataFrame") -> dict[str, Any]:
     have = least.sort_values(["complete", "share"])["have"].iloc[0]
     if begun < len(members):
         have = f"{begun}/{len(members)} tasks" if begun else "-"
-    mean = _mean(members["counted"], [1 / len(members)] * len(members))
     return {
-        **dict(zip(_SCORE, mean, strict=True)),
+        **_mean(members["counted"], [1 / len(members)] * len(members)),
         "n": members["n"].min(),
         "complete": have == "",
         "have": have,
@@ -301,8 +302,7 @@ def _averages(members: "pd.DataFrame", by_length: Sequence[Mapping[str, Any]]) -
     for name, weights in zip(AVERAGES, length_weights(len(lengths)), strict=True):
         of_length = dict(zip(lengths, weights, strict=True))
         of_cells = members["length"].map(of_length) / by_length[0]["tasks"]
-        mean = _mean(members["counted"], of_cells)
-        row |= zip((name, f"{name}_low", f"{name}_high"), mean, strict=True)
+        row |= _mean(members["counted"], of_cells, (name, f"{name}_low", f"{name}_high"))
     row |= _effective(members, by_length)
 
     # Models are compared where protocol and texts of all their tasks are the same.
