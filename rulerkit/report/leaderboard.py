@@ -145,9 +145,8 @@ def _our_rows(summary: Summary) -> "pd.DataFrame":
     rows = board_rows(summary, ["score", "low", "high", "have"])
     # Their ranks are among each other, not among the paper's models.
     rows = rows.drop(columns=[*RANKS.values()])
-    return rows.assign(
-        model=names_of(rows), source=OURS, baseline=False, origin=f"({OURS}, " + rows["run"] + ")"
-    )
+    origin = f"({OURS}, " + rows["run"] + ")"
+    return rows.assign(source=OURS, baseline=False, origin=origin)
 
 
 # --- notes below a table --------------------------------------------------------------------------

@@ -45,8 +45,6 @@ def table_text(
     check_known("category of the scores", category, [*summary.models["category"].unique()])
     summary = summary.of(category)
     models = board_rows(summary, ["score", "have"])
-
-    models = models.assign(model=names_of(models))
     if not in_order:
         # as the paper sorts its Table 3
         models = models.sort_values("wavg_dec", ascending=False, kind="stable")
@@ -80,8 +78,8 @@ def table_text(
 
 
 def board_rows(summary: Summary, values: Sequence[str]) -> pd.DataFrame:
-    """The models of a summary of one category with claimed lengths as text and, by length, each of
-    the values: '4K' for the score, '4K_low' ... for the others."""
+    """The models of a summary of one category with their names for `model`, claimed lengths as text
+    and, by length, each of the values: '4K' for the score, '4K_low' ... for the others."""
     # One row a model: the values of all lengths side by side.
     wide = summary.lengths.pivot(index=["run", "model"], columns="length", values=list(values))
     columns: Any = wide.columns
@@ -90,14 +88,14 @@ def board_rows(summary: Summary, values: Sequence[str]) -> pd.DataFrame:
     ]
     rows = summary.models.join(wide, on=["run", "model"])
     claimed = ["" if math.isnan(n) else length_name(int(n)) for n in rows["claimed_length"]]
-    return rows.assign(claimed_length=claimed).reset_index(drop=True)
+    return rows.assign(model=names_of(rows), claimed_length=claimed).reset_index(drop=True)
 
 
 def models_text(
     rows: pd.DataFrame, columns: Sequence[str], format: str, notes: Sequence[str]
 ) -> str:
-    """A table of models: `rows` as `board_rows` gives them, with names for `model`, and with
-    `group`: lines separate groups. An `origin` follows the name in small letters.
+    """A table of models: `rows` as `board_rows` gives them, with `group`: lines separate groups. An
+    `origin` follows the name in small letters.
 
     Numbers whose limits are among the rows have their interval: ± the wider side.
     """
@@ -150,11 +148,10 @@ def _effective_rules(models: pd.DataFrame, category: str) -> list[str]:
     judged = models[models["effective_length"] != ""]
     tasks = "the 13 tasks" if category == "all" else f"the {category} tasks"
     is_in_part = category in CATEGORIES and not models["whole"].all()
-    if judged.empty and (is_in_part or models["threshold"].any()):
-        return [f"No effective length: a threshold is for a complete score on {tasks}."]
-
     if judged.empty:
-        return []
+        lacks_scores = is_in_part or models["threshold"].any()
+        text = f"No effective length: a threshold is for a complete score on {tasks}."
+        return [text] if lacks_scores else []
 
     source = judged["threshold_of"].iloc[0]
     text = f"Effective (and marked): the score is at least {thresholds_text(judged)}, {source}."
