@@ -80,17 +80,7 @@ class Examples:
             return self.kept.pop(index)
         if example := self._example(index):
             return example
-
-        # The message names the shortest length that would do.
-        hint = ""
-        for longer in (2**power for power in range(8, 18) if 2**power > self.length):
-            if replace(self, length=longer)._example(index):
-                hint = f" (example {index} fits into {longer} tokens)"
-                break
-        raise DoesNotFit(
-            f"{self.task.name} does not fit into {self.length} tokens, with its template, question "
-            f"and answer: take a longer length{hint}, or leave the task out"
-        )
+        raise self._too_short(index)
 
     def __iter__(self) -> Iterator[Example]:
         return (self[index] for index in range(self.num_examples))
@@ -123,6 +113,18 @@ class Examples:
                 if example is None or example.whole_ids is None:
                     return example
             return self._fitted(made)
+
+    def _too_short(self, index: int) -> DoesNotFit:
+        """The error for an example that does not fit; it names a length that would do."""
+        hint = ""
+        for longer in (2**power for power in range(8, 18) if 2**power > self.length):
+            if replace(self, length=longer)._example(index):
+                hint = f" (example {index} fits into {longer} tokens)"
+                break
+        return DoesNotFit(
+            f"{self.task.name} does not fit into {self.length} tokens, with its template, question "
+            f"and answer: take a longer length{hint}, or leave the task out"
+        )
 
     def _make(self, index: int) -> _Made:
         """What example `index` asks, and the example without its context."""

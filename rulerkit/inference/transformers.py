@@ -24,12 +24,11 @@ from rulerkit.common.progress import in_notebook
 from rulerkit.common.settings import JSON, Spec
 from rulerkit.generation.example import Example
 from rulerkit.inference.checkpoint import Checkpoint, CheckpointEngine
-from rulerkit.inference.functions import version_of
+from rulerkit.inference.functions import BATCH_SIZE, version_of
 from rulerkit.inference.model import Answer, Answers, Failure
 
 READ_AHEAD = 32  # examples among which batches are formed
-BATCH_SIZE = 8  # the default, below the length from which on examples are answered one by one
-ONE_BY_ONE = 16384
+ONE_BY_ONE = 16384  # tokens of a length from which on examples are answered so by default
 
 
 class Transformers(CheckpointEngine):
