@@ -66,13 +66,13 @@ def evaluate(
         return _cells_without_asking(checked)
 
     # What is wrong with a cell is said by its writer.
-    missing, errors = dict[Path, int](), list[ModelError]()
+    tokens_left, errors = dict[Path, int](), list[ModelError]()
     for asked in checked.cells():
         have, _ = (0, "") if fresh else answered(asked.path, checked.num_examples)
-        missing[asked.path] = asked.length * (checked.num_examples - have)
-    tokens = sum(missing.values())
+        tokens_left[asked.path] = asked.length * (checked.num_examples - have)
+    tokens = sum(tokens_left.values())
     with progress_bar(total=tokens, unit_scale=True, disable=not progress or not tokens) as bar:
-        cells = _ask_models(checked, _Call(fresh, not_run, missing, errors, bar))
+        cells = _ask_models(checked, _Call(fresh, not_run, tokens_left, errors, bar))
 
     if errors and not any(cell.coverage.have for cell in cells):
         raise errors[0]
@@ -92,7 +92,7 @@ class _Call:
 
     fresh: bool
     not_run: NotRun | None
-    missing: dict[Path, int]
+    tokens_left: dict[Path, int]
     """By file, the tokens of all examples that had no answer before anything was asked."""
     errors: list[ModelError]
     """Those of the models so far."""
@@ -147,7 +147,7 @@ def _fitting(study: Study, model: Model, call: _Call) -> Asked:
             examples = generate(task, length, study.num_examples, study.seed, model.prompt_format)
             some = study.num_examples if length < _ALWAYS_FITS else 1
             # Examples that were answered fit, and none is made.
-            if not call.missing[cell_file(study.predictions, model.name, task.name, length)]:
+            if not call.tokens_left[cell_file(study.predictions, model.name, task.name, length)]:
                 some = 0
             try:
                 # What is made here is not made again when it is asked.

@@ -143,7 +143,7 @@ class CellWriter:
         """Find out which examples have no answer yet, and lock the cell where there are some."""
         if not fresh:
             stored = load_cell(self.path)
-            self._compare(stored)
+            self._find_missing(stored)
             # A complete cell is not even locked: many processes may read it.
             if stored and not self.missing and self._record == stored.record:
                 return
@@ -156,14 +156,14 @@ class CellWriter:
 
         # Another process may have written before the lock was ours.
         stored = load_cell(self.path)
-        self._compare(stored)
+        self._find_missing(stored)
         if not self.missing:
             write_whole(self.path.with_suffix(".json"), json.dumps(self._record, indent=2) + "\n")
             return
         # Failed requests of what was asked otherwise say nothing about this cell.
         if stored and stored.result != self._digest:
             _move_aside(self.path)
-            self._compare(None)
+            self._find_missing(None)
         elif stored:
             check_digests(stored, self.examples)
 
@@ -177,7 +177,7 @@ class CellWriter:
             self._record["environments"] = environments
         self.left = set(self.missing)
 
-    def _compare(self, stored: Cell | None) -> None:
+    def _find_missing(self, stored: Cell | None) -> None:
         """Find out what is missing in what is on disk. Rows made under another record are never
         mixed with new ones."""
         present: Collection[int] = ()
