@@ -402,7 +402,7 @@ class OpenAI(ServerEngine):
         expected = round(facts.frame_tokens + ratio * (example.num_tokens - unsent))
         slack = _SLACK if facts.exact_tokenizer else (1 - _LEAST_SHARE) * expected
 
-        # Some services count apart what they had cached.
+        # The cached ones may be counted apart; `read_reply` sees it where they are the larger part.
         with_cached = counted + reply.usage.get("cached_tokens", 0)
         is_sum_right = facts.exact_tokenizer and abs(with_cached - expected) <= slack
         if counted < expected - slack and not is_sum_right:
