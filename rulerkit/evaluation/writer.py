@@ -32,7 +32,7 @@ _LOOK_AGAIN = 2.0  # seconds between two looks at a cell that another process wr
 
 
 def ask_length(
-    model: Any, cells: Sequence[Examples], study: Study, fresh: bool, bar: Any
+    model: Model, cells: Sequence[Examples], study: Study, fresh: bool, bar: Any
 ) -> list[Cell]:
     """Let a model answer the examples of several tasks that have no answer yet, in one stream;
     returns the cells that have answers.
