@@ -132,7 +132,7 @@ _AS_RECORDED = ["run", "model", "aligned", "task", "family", "category", "suite"
 _AS_RECORDED += ["engine", "seed", "prompt_version", "tokenizer", "template"]
 """The columns that hold what the record has under the same name."""
 CELL_COLUMNS = list(_CELL)
-_NOTES = {
+_PROTOCOL_NOTES = {
     "paper": "Protocol paper: prompts and layouts of upstream at the time of the paper",
     "upstream": "Protocol upstream: prompts and layouts of upstream since 2025",
 }
@@ -151,8 +151,8 @@ def describe(cell: Cell) -> JSON:
         # Semicolons stand between notes.
         notes.add(about.protocol_note.replace(";", ",").rstrip("."))
     protocol = about.protocol or ""
-    if protocol in _NOTES:
-        notes.add(_NOTES[protocol])
+    if protocol in _PROTOCOL_NOTES:
+        notes.add(_PROTOCOL_NOTES[protocol])
 
     # The settings of variants differ by family, so they are one column of JSON.
     settings = dict(cell.record["result"]["task"])
