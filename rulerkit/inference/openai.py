@@ -90,6 +90,11 @@ class OpenAI(ServerEngine):
         """How many tokens the server counts for one of ours, by task, where its counts are not
         exact."""
         self._extra: JSON = dict(spec.get("extra_body", {}))
+        if spec.get("prompt_path") == "ids" and spec.get("tokenizer") == "builtin":
+            raise UserError(
+                f"model {self.name}: the ids of `tokenizer: builtin` mean nothing to a server: "
+                "name the model's own, or use `prompt_path: text` or chat"
+            )
         if spec.get("prompt_path") == "chat":
             # The server renders the template of a chat.
             kwargs = self.given(("enable_thinking",)) | spec.get("chat_template_kwargs", {})
@@ -215,7 +220,8 @@ class OpenAI(ServerEngine):
         paths = [self.spec.get("prompt_path", "auto")]
         if paths == ["auto"]:
             # Ids of another vocabulary would be other words.
-            paths = ["text", "chat"] if self.is_approximate else ["ids", "text", "chat"]
+            is_other = self.is_approximate or self.tokenizer_name() == "builtin"
+            paths = ["text", "chat"] if is_other else ["ids", "text", "chat"]
         for path in paths:
             facts.path = path
             try:
