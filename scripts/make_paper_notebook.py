@@ -33,7 +33,9 @@ def renewed() -> dict[str, Any]:
                 if "execution_count" in output:
                     output["execution_count"] = None
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
-    metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
+    # Without the ending nbconvert names a script .txt.
+    language = {"file_extension": ".py", "name": "python"}
+    metadata = {"kernelspec": kernel, "language_info": language}
     return book | {"cells": cells, "metadata": metadata}
 
 

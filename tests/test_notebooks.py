@@ -41,6 +41,7 @@ def test_a_notebook_is_plain_enough_to_be_read(path):
     nbformat.validate(notebook)
     assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5)
     assert set(notebook["metadata"]) == {"kernelspec", "language_info"}
+    assert notebook["metadata"]["language_info"]["file_extension"] == ".py", "as a script as well"
     cells = notebook["cells"]
     assert len(cells) <= MOST_CELLS or not is_plain
     assert len({cell["id"] for cell in cells}) == len(cells)
