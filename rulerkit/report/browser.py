@@ -18,7 +18,7 @@ from rulerkit.common.errors import UserError, shorten
 from rulerkit.common.paths import package_text
 from rulerkit.common.progress import progress_bar
 from rulerkit.report.tables.notes import names_of, remarks
-from rulerkit.scoring.scores import as_scores
+from rulerkit.scoring.scores import THIRTEEN, as_scores
 from rulerkit.store.files import write_whole
 from rulerkit.store.places import CELL_ON_DISK, cells_of_rows
 
@@ -62,8 +62,11 @@ def browse(scores: Any, most: int = MOST_EXAMPLES) -> Page:
     scores = as_scores(scores, "browse")
     if scores.empty:
         raise UserError("nothing to browse: there is no scored example among the rows given")
+    # The benchmark's tasks come first, in its own order.
+    known = set(scores["task"])
+    tasks = [task for task in dict.fromkeys([*THIRTEEN, *scores["task"]]) if task in known]
     models = scores.groupby(_MODEL, sort=False).ngroup()
-    scores = scores.assign(m=models, t=pd.factorize(scores["task"])[0])
+    scores = scores.assign(m=models, t=pd.Categorical(scores["task"], tasks).codes)
     rows = _chosen(scores, most)
     stored = cells_of_rows(rows, "browse")
     if "prediction" not in rows:
@@ -97,7 +100,7 @@ def browse(scores: Any, most: int = MOST_EXAMPLES) -> Page:
     deep = deep[deep["depths"].map(len) == 1]
     content = {
         "models": list(names_of(scores.drop_duplicates("m"))),
-        "tasks": list(scores["task"].unique()),
+        "tasks": tasks,
         "cells": _means(scores),
         "depths": _means(deep, bin_numbers(deep["depths"].str[0], BINS)),
         "examples": examples,
