@@ -3,6 +3,7 @@ never scored, and answers that are drawn."""
 
 import re
 
+import pandas as pd
 import pytest
 
 import rulerkit as rk
@@ -164,6 +165,8 @@ def test_hidden_reasoning_is_counted_by_the_service(server, tmp_path, cut):  # n
     assert scores["cut_thought"].tolist() == scores["cut_off"].tolist() == [cut] * 2
     assert scores["score"].tolist() == [not cut] * 2
     assert usage_notes(scores) == ["Tokens thought by m, on average: 41 at 1K."]
+    of_two_runs = usage_notes(pd.concat([scores, scores.assign(run="again")]))
+    assert of_two_runs[1] == "Tokens thought by m [again], on average: 41 at 1K."
     told = cell.record["environment"]["server"]
     assert (told["limit_name"], told["takes_sampling"]) == ("max_completion_tokens", False)
     assert "temperature" not in server.seen[-1]

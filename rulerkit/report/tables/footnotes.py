@@ -70,22 +70,23 @@ def usage_notes(scores: pd.DataFrame) -> list[str]:
     """Lines below a table of rows of `score`, or of `tally`: the mean tokens thought at each
     length, and what is wrong with all answers."""
     notes = []
-    for (_, _, label), cells in tally(scores).groupby(["run", "model", "label"], sort=False):
+    tallies = tally(scores)
+    for name, cells in tallies.groupby(names_of(tallies), sort=False):
         sums = cells.groupby("length")[["thought", "n", "unasked", "empty"]].sum()
         thought = (sums["thought"] / sums["n"].clip(1)).round()
         if thought.any():
             means = [f"{thought[n]:,.0f} at {length_name(n)}" for n in thought.index.tolist()]
-            notes.append(f"Tokens thought by {label}, on average: {', '.join(means)}.")
+            notes.append(f"Tokens thought by {name}, on average: {', '.join(means)}.")
 
         # A model that was given no room for a thought, and thinks.
         unasked = sums["unasked"].sum()
         if unasked:
             notes.append(
-                f"{counted(unasked, 'answer')} of {label} ended in a thought that nobody "
+                f"{counted(unasked, 'answer')} of {name} ended in a thought that nobody "
                 "asked for, and score 0: give it room with `thinking_tokens: 4096`, or turn it off "
                 "with `enable_thinking: false`."
             )
 
         if 0 < sums["n"].sum() == sums["empty"].sum():
-            notes.append(f"Every answer of {label} is empty: check its template and stop tokens.")
+            notes.append(f"Every answer of {name} is empty: check its template and stop tokens.")
     return notes
