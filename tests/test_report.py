@@ -76,6 +76,9 @@ def test_a_model_without_any_answer_is_named(tmp_path):
     assert footnotes(cells) == ["silent has no answer: 4 requests failed, the first: it broke."]
     with pytest.raises(UserError, match=r"nothing to summarize.*4 requests failed"):
         summarize(scores[scores["model"] == "silent"])
+    with pytest.raises(UserError) as told:
+        summarize(scores, ["cwe"])
+    assert "failed" not in str(told.value), "requests of other tasks say nothing of this one"
 
 
 def test_a_comparison_leaves_out_what_failed(tmp_path):

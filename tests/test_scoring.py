@@ -36,8 +36,9 @@ def row(pred, outputs, index=0, reason="stop"):
 )
 def test_one_answer_is_judged_as_a_row_is(name, answer, references, score_of_it):
     assert rk.judge(name, answer, references) == score_of_it
-    with pytest.raises(UserError, match="references"):
-        rk.judge(name, answer, [])
+    for wrong in ([], "".join(references)):
+        with pytest.raises(UserError, match="references"):
+            rk.judge(name, answer, wrong)
 
 
 def test_blanks_and_controls_are_cleaned_and_nothing_else():

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
-from rulerkit.common.errors import UserError, check_known, remark, unknown
+from rulerkit.common.errors import UserError, check_known, counted, remark, unknown
 from rulerkit.common.json_text import digest
 from rulerkit.common.lengths import parse_grid
 from rulerkit.generation.corpora import OWN_TEXTS
@@ -137,13 +137,14 @@ def summarize(
         tallies = tallies[tallies["suite"] == chosen]
 
     # None is most often a typing error, or a run in which every request failed.
-    is_asked = tallies["n"] > 0
+    is_given = tallies["task"].notna()
     for column, given in (("length", given_lengths), ("task", given_tasks)):
         if given is not None:
-            is_asked &= tallies[column].isin(given)
+            is_given &= tallies[column].isin(given)
+    is_asked = is_given & (tallies["n"] > 0)
     if not is_asked.any():
-        failed = tallies.loc[tallies["n"] == 0, "failed"].sum()
-        failures = f" ({failed} requests failed: see *.failures.jsonl)" if failed else ""
+        failed = tallies.loc[is_given, "failed"].sum()
+        failures = f" ({counted(failed, 'request')} failed: see *.failures.jsonl)" if failed else ""
         raise UserError(
             "nothing to summarize: no scored example is among the tasks, lengths and examples "
             f"asked for{failures}; evaluate first, or ask for what the predictions hold"

@@ -271,16 +271,17 @@ class Task(ABC):
         if not references:
             may_be_none = self.match not in RULES and not self.any_is_enough
             return may_be_none and references is not None
-        return all(map(str.strip, references))
+        # One text would be taken for its letters.
+        return not isinstance(references, str) and all(map(str.strip, references))
 
     def score(self, text: str, references: Sequence[str], /) -> float:
         """The score of an answer, 0 to 1, by the family's match rule. `text` is without a thought,
         and with the answer prefix where this is a part of the answer. Raises UserError where there
-        is no reference, or an empty one."""
+        is no reference, or an empty one, and for one that is no list."""
         if not self.can_judge(references):
             raise UserError(
-                f"task {self.name}: the references are {references!r}: expected texts, none of "
-                "them empty"
+                f"task {self.name}: the references are {references!r}: expected a list of "
+                "texts, none of them empty"
             )
         match = string_match_part if self.match == "part" else string_match_all
         return match(text, references)
