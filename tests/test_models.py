@@ -249,12 +249,12 @@ def test_folders_that_are_no_models(tmp_path, folder, words):
     with one_line(r"no folder .*nowhere"):
         tiny(tmp_path / "nowhere")
     asked = prompts(tiny(folder), words, [9])
-    for name, file, content in (
-        ("torn-weights", "model.safetensors", b"\0" * 9),
-        ("torn-config", "config.json", b"{"),
+    for name, file, content, said in (
+        ("torn-weights", "model.safetensors", b"\0" * 9, "is cut short or damaged"),
+        ("torn-config", "config.json", b"{", "cannot be read as JSON"),
     ):
         (copied(folder, tmp_path / name) / file).write_bytes(content)
-        with one_line(name):
+        with one_line(f"{name}/{file} {said}"):
             answers(tiny(tmp_path / name), asked)
     config = json.loads((folder / "config.json").read_text())
     deeper = config | {"num_hidden_layers": config["num_hidden_layers"] + 1}

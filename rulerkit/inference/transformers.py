@@ -102,6 +102,7 @@ class Transformers(CheckpointEngine):
         """The network on its device, loaded at first use."""
         if self._network is not None:
             return self._network
+        self.checkpoint.check_weights()
         with loading(self.name, self.spec["path"], self.spec.get("hf_overrides")):
             network, report = self._from_pretrained()
 

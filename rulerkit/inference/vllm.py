@@ -86,6 +86,7 @@ class Vllm(CheckpointEngine, ServerEngine):
                 raise UserError(
                     f"model {self.name}: the vllm engine needs vllm: {install_command('vllm')}"
                 )
+            self.checkpoint.check_weights()
             return None
 
         address = address_of(self.spec["base_url"], self.spec, f"model {self.name}: ")
