@@ -115,21 +115,29 @@ def answers_page(batch: Batch) -> Path:
 
 
 def figures(batch: Batch) -> str:
-    """The figures that the notebooks of a batch have drawn, each with the caption saved beside
-    it."""
-    parts = []
-    notebooks = dict.fromkeys(job.notebook.stem for job in batch.jobs if job.notebook)
-    for name in notebooks:
+    """The figures that the notebooks of a batch have drawn of its models, each with the caption
+    saved beside it."""
+    drawn: dict[Path, None] = {}
+    for job in batch.jobs:
+        name = job.step
         folder = batch.study.outputs / "figures" / batch.study.run / name
-        for file in sorted(folder.rglob("*.png")):
-            saved = file.with_suffix(".txt")
-            caption = saved.read_text(encoding="utf-8") if saved.exists() else file.stem
-            picture = b64encode(file.read_bytes()).decode()
-            parts.append(
-                f'<figure><img style="max-width: 60em" src="data:image/png;base64,{picture}" '
-                f'alt="{escape.html(file.stem)}"><figcaption>{escape.html(caption.strip())}'
-                "</figcaption></figure>"
-            )
+        # Figures of other nights lie there too: those of this batch are named after its models,
+        # but for notebooks that ask none.
+        titles = [study.title for study in job.studies if study.notebook == name] or [""]
+        for file in sorted(folder.rglob("*.png"), key=lambda file: file.stem):
+            if any(not title or f"{file.stem}-".startswith(f"{title}-") for title in titles):
+                drawn[file] = None
+
+    parts = []
+    for file in drawn:
+        saved = file.with_suffix(".txt")
+        caption = saved.read_text(encoding="utf-8") if saved.exists() else file.stem
+        picture = b64encode(file.read_bytes()).decode()
+        parts.append(
+            f'<figure><img style="max-width: 60em" src="data:image/png;base64,{picture}" '
+            f'alt="{escape.html(file.stem)}"><figcaption>{escape.html(caption.strip())}'
+            "</figcaption></figure>"
+        )
     return "".join(parts) or "<p>No figure was drawn.</p>"
 
 
