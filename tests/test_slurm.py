@@ -120,6 +120,21 @@ def test_a_night_with_every_accident(make):
         assert all((night.folder / f"{name}/{notebook}.ipynb").exists() for notebook in THREE)
 
 
+def test_a_notebook_in_the_queue_waits_for_the_new_job_of_a_model(make):
+    place = make("again")
+    place.plan([held("one", 1), held("two", 1)], ONE, {}, examples=20, together=["50_first"])
+    place.submit()
+    place.wait("both hold", lambda: place.holds("one") and place.holds("two"))
+    place.call("scancel", place.queue()["two"].number)
+    place.wait("one is gone", lambda: "two" not in place.queue())
+    again = place.submit()
+    assert (again["submitted two"], again["in queue"]) == (1, 2)
+    place.wait("it holds again", lambda: place.holds("two", life=2))
+    place.go()
+    place.wait("all have ended", lambda: not place.queue())
+    assert set(place.status().values()) == {"done"}
+
+
 def test_a_job_that_may_not_go_back_comes_again_as_another(make):
     place = make("restarts")
     wrapper = place.root / "bin/scontrol"

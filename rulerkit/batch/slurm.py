@@ -91,7 +91,11 @@ def submit(groups: Iterable[list[Job]], site: Site) -> Iterator[tuple[Job, str, 
             dependency += f",afterany:{':'.join(after)}"
 
         if there:
-            number, _ = there
+            number, state = there
+            if after and state == "PENDING":
+                # A model before it may have a new job. It may begin just now; then it has no need.
+                with suppress(UserError):
+                    _slurm("scontrol", "update", f"jobid={number}", f"dependency={dependency}")
         else:
             script = script_of(job)
             write_whole(script, script_text(jobs, site))
