@@ -20,6 +20,8 @@ from rulerkit_gate.twins import numbers_in
 STAKE = 0.9
 PROOF = 100.0
 """The mean evidence that proves a loss: reached by chance in 1 of 100 runs at most."""
+DOUBT = 10.0
+"""The mean evidence from which a server is not called sound: in 1 of 10 runs at most by chance."""
 LEAK_CHANCE = 0.001
 _NUMBERS = 9 * 10**6  # of seven digits
 

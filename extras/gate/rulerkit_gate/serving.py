@@ -18,6 +18,7 @@ After a loss the same layout is asked again in fresh prompts at once.
 import json
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -32,7 +33,8 @@ from rulerkit.common.settings import JSON
 from rulerkit.generation.example import Example
 from rulerkit.generation.tasks.base import string_match_all
 from rulerkit.inference.model import Failure
-from rulerkit_gate.evidence import PROBES, Evidence
+from rulerkit.store.cells import allowed_failures
+from rulerkit_gate.evidence import DOUBT, PROBES, PROOF, Evidence
 from rulerkit_gate.twins import Prompt, Prompts
 
 _SHARES = (0.95, 0.5, 0.75, 0.25)
@@ -43,6 +45,7 @@ _MOST_AGAIN, _FEW_AGAIN = 14, 4
 _LATE = 8  # cases that are asked again after eviction
 _EARLY = 12  # short cold answers from before anything can have been evicted
 _OLDEST = 4  # ... of which so many are asked again first
+_FEW_FAILED = 2  # requests under one condition, whatever their share
 _FEW_LOST = 3  # of them, so that more are asked
 _BATCH = 12  # ... and where a loss was seen there
 _CROWD = 10  # fresh prompts in a crowd
@@ -160,6 +163,8 @@ class Run:
         """Cold answers of each case: to A, and to the clone of its twin."""
         self.controls: list[Sent] = []
         """Cold answers that no late probe was held against yet."""
+        self.paired = set[tuple[str, int]]()
+        """Conditions, and the cold answers that a pair of theirs has: each has one at most."""
         self.returned = 0
         self.sightings = 2
         """How often a prompt is asked until it is a hit."""
@@ -174,6 +179,12 @@ class Run:
         (sent,) = self._send(probe, [prompt])
         if sent.cached is None and before is not None and not sent.failure:
             after = self._hits_so_far()
+            if after is not None and after < before:
+                self._note([sent])
+                raise Enough(
+                    "its count of hits in /metrics went down: it was restarted, or several servers "
+                    "answer at this address"
+                )
             if after is not None:
                 sent.cached = round(after - before)
                 if sent.cached:
@@ -301,6 +312,10 @@ class Run:
         """Take a pair; whether it is a loss. Raises `Enough` where one is proven."""
         if control.score is None or sent.score is None:
             return False
+        # Two bets on one control would win and lose together, and not be fair.
+        if (probe, control.number) in self.paired:
+            return control.score > sent.score
+        self.paired.add((probe, control.number))
         pair = self.evidence.add(probe, sent.prompt.length, control.score, sent.score)
         if pair.sign == 1:
             # Of a clone the values are the same.
@@ -446,9 +461,11 @@ class Run:
 
     def _crowd(self, length: int) -> None:
         """Many prompts at once; those that were asked alone before are pairs."""
-        of_length = [cold for cold, _ in self.cases if cold.prompt.length == length]
-        of_longest = [cold for cold, _ in self.cases if cold.prompt.length == max(self.lengths)]
-        controls = [*of_length[-2:], of_length[-1], of_longest[-1]]
+        cold = [one for case in self.cases for one in case]
+        controls = [one for one in cold if one.prompt.length == length][-3:]
+        longest = max(self.lengths)
+        others = [one for one in cold if one.prompt.length == longest and one not in controls]
+        controls += others[-1:]
         prompts = [self.prompts.clone(control.prompt) for control in controls]
         prompts[-2] = controls[-2].prompt
         layout = self.fresh(length)
@@ -518,9 +535,15 @@ class Run:
             self._late([one for one in controls if one not in first])
 
         while True:
-            lost = 0
+            lost, num_kept = 0, 0
             for cold in reversed(earlier):
-                lost += self.pair("return", cold, self.ask("return", cold.prompt))
+                sent = self.ask("return", cold.prompt)
+                lost += self.pair("return", cold, sent)
+                num_kept += (sent.cached or 0) > 0.9 * sent.tokens
+            if num_kept == len(earlier) and not lost:
+                reason = "earlier prompts are still in the cache: nothing was evicted"
+                self.not_tested |= dict.fromkeys(("late", "return"), f"{reason} (raise --pressure)")
+                return
             if lost < _FEW_LOST:
                 return
             earlier = [self.ask("cold", self.fresh(min(self.lengths))) for _ in range(_BATCH)]
@@ -554,22 +577,40 @@ class Run:
                 doubt = (
                     f"stopped by {reason} in round {self.rounds + 1}, and it takes {_LEAST_ROUNDS}"
                 )
-        failed = sum(bool(one.failure) for one in self.sent)
-        allowed = self.limits.max_failures
-        allowed = allowed * len(self.sent) if allowed < 1 else allowed
-        if not doubt and failed > allowed:
-            doubt = f"{counted(failed, 'request')} failed ({self.failure})"
-        doubt = doubt or self._unproven()
+        doubt = doubt or self._failed() or self._unproven()
+        if not doubt and evidence.mean >= DOUBT:
+            doubt = (
+                f"perhaps it {self._worse_text()} (evidence {evidence.mean:.0f} of "
+                f"{PROOF:.0f}: raise --requests)"
+            )
         if doubt:
             return Result("cannot tell", 3, f"{name}: {doubt}", self)
-        tested = [probe for probe in evidence.pairs if evidence.pairs[probe]]
-        for probe in evidence.pairs.keys() - {*tested}:
-            self.not_tested.setdefault(probe, f"stopped by {reason}")
+        for probe, pairs in evidence.pairs.items():
+            if not pairs:
+                self.not_tested.setdefault(probe, f"stopped by {reason}")
+        tested = [probe for probe in PROBES if probe not in self.not_tested]
         text = (
             f"{name} answers as well from its cache as cold: {listed(tested, 9)}, in "
-            f"{sum(map(len, evidence.pairs.values()))} pairs"
+            f"{sum(len(evidence.pairs[probe]) for probe in tested)} pairs"
         )
         return Result("sound", 0, text, self)
+
+    def _failed(self) -> str:
+        """Which requests failed too often: all together, or those under one condition."""
+        for probe in ("", *PROBES):
+            asked = [one for one in self.sent if probe in ("", one.probe)]
+            failed = sum(bool(one.failure) for one in asked)
+            allowed = allowed_failures(self.limits.max_failures, len(asked))
+            if failed > (max(allowed, _FEW_FAILED) if probe else allowed):
+                return f"too many requests failed: {self.failures()}"
+        return ""
+
+    def failures(self) -> str:
+        """How many requests failed under each condition, and why the first one did."""
+        asked = Counter(one.probe for one in self.sent)
+        failed = Counter(one.probe for one in self.sent if one.failure)
+        parts = [f"{number} of {asked[probe]} in {probe}" for probe, number in failed.items()]
+        return f"{listed(parts, len(parts))} ({self.failure})" if parts else ""
 
     def _unproven(self) -> str:
         """Why nothing is known of hits, where that is so."""

@@ -19,7 +19,7 @@ def rows_of(run: Run) -> list[JSON]:
     rows: list[JSON] = []
     for probe in PROBES:
         pairs, lost, gained = run.evidence.counts(probe)
-        if not pairs:
+        if not pairs or (probe in run.not_tested and not lost):
             continue
         cached = [one.cached for one in run.sent if one.probe == probe and one.cached is not None]
         rows.append(
@@ -76,6 +76,8 @@ def _notes(result: Result, page: str) -> list[str]:
     for reason in dict.fromkeys(run.not_tested.values()):
         names = [probe for probe in run.not_tested if run.not_tested[probe] == reason]
         notes.append(f"{', '.join(names)}: not tested: {reason}")
+    if failures := run.failures():
+        notes.append(f"failed: {failures}")
     asked = f"Asked {len(run.sent)} requests, {run.num_tokens:,} tokens, seed {run.seed}."
     notes.append(f"{asked} Requests: {run.journal}")
     if page:

@@ -13,7 +13,7 @@ from extras.gate.tests.cache_server import FAULTS, BlockCache, CacheServer, Dire
 from rulerkit.generation.prompt_format import PromptFormat
 from rulerkit.inference.model import Failure
 from rulerkit_gate.evidence import PROBES, STAKE, Evidence
-from rulerkit_gate.serving import Limits, run_serving
+from rulerkit_gate.serving import Limits, Run, run_serving
 from rulerkit_gate.twins import Prompts, numbers_in
 
 FORM = PromptFormat(tokenizer="builtin")
@@ -67,6 +67,23 @@ def test_a_leak_is_a_proof_unless_a_weak_model_may_have_made_it_up(
     assert not evidence.leaks
     evidence.read(3, "", ", ".join(values[:num_leaks]))
     assert (len(evidence.leaks), evidence.has_leaked) == (num_leaks, is_proof)
+
+
+@pytest.mark.parametrize("lengths", [(1024,), LENGTHS])
+def test_no_control_decides_twice_in_one_condition(tmp_path, lengths):
+    """Its pairs would win and lose together: the bets would not be fair."""
+    bets = []
+
+    class Counted(Evidence):
+        def add(self, probe, length, control, score):
+            bets.append(probe)
+            return super().add(probe, length, control, score)
+
+    model = Direct(CacheServer(BlockCache(pool=2000)), FORM)
+    run = Run(model, lengths, Limits(), 1, tmp_path / "a", lambda _: None, evidence=Counted())
+    run.go()
+    assert len(bets) == len(run.paired)
+    assert bets.count("crowd") >= 6
 
 
 # --- the prompts ----------------------------------------------------------------------------------
@@ -242,7 +259,63 @@ def test_a_weak_model_and_failures_are_not_sound(tmp_path):
 
     model = Failing(CacheServer(BlockCache()), FORM)
     failing = run_serving(model, LENGTHS, Limits(), 1, tmp_path / "f", lambda _: None)
-    assert (failing.status, "requests failed (HTTP 500)" in failing.text) == (3, True)
+    assert (failing.status, "requests failed: " in failing.text) == (3, True)
+    assert " in cold, " in failing.text
+    assert "(HTTP 500)" in failing.text
+
+
+def test_failures_in_a_crowd_alone_are_not_sound(tmp_path):
+    class Crowded(Direct):
+        def send(self, example, **fields):
+            answer = super().send(example, **fields)
+            is_crowded = self.server.arrived > 1 and len(self.server.seen) % 5 == 0
+            return Failure("HTTP 500") if is_crowded else answer
+
+    model = Crowded(CacheServer(BlockCache(pool=2000)), FORM)
+    found = run_serving(model, LENGTHS, Limits(), 1, tmp_path / "f", lambda _: None)
+    assert found.status == 3
+    assert re.search(r"too many requests failed: \d+ of \d+ in crowd \(HTTP 500\)$", found.text)
+
+
+def test_a_server_that_is_swapped_in_the_run_is_not_sound(tmp_path):
+    """Cold prompts are as bad as all others, so there is little evidence for any condition."""
+
+    class Swapped(CacheServer):
+        def flipped(self, answer):
+            return answer if len(self.seen) < 60 else ", ".join(answer.split(", ")[::2])
+
+    model = Direct(Swapped(BlockCache(pool=2000)), FORM)
+    found = run_serving(model, LENGTHS, Limits(), 1, tmp_path / "s", lambda _: None)
+    assert found.status in (1, 3)
+    assert " pairs lost, 0 gained" in found.text
+
+
+def test_a_count_of_hits_that_goes_down_is_not_sound(tmp_path):
+    cache = BlockCache(pool=2000)
+    model = Direct(CacheServer(cache, details=False), FORM)
+    read = cache.read
+
+    def restarted(ids):
+        if len(model.server.seen) == 100:
+            cache.hits = 0
+            cache.known.clear()
+        return read(ids)
+
+    cache.read = restarted
+    found = run_serving(model, LENGTHS, Limits(), 1, tmp_path / "m", lambda _: None)
+    assert (found.status, "it was restarted" in found.text) == (3, True)
+
+
+def test_what_is_still_in_the_cache_was_not_evicted(tmp_path):
+    """Of a server that does not say how large its cache is."""
+    limits = Limits(requests=120, pressure=30_000)
+    server = CacheServer(BlockCache(pool=20_000))
+    server.page = lambda: ""
+    found = run_serving(Direct(server, FORM), LENGTHS, limits, 1, tmp_path / "e", lambda _: None)
+    assert found.word == "sound"
+    assert {*found.run.not_tested} == {"late", "return"}
+    assert "nothing was evicted" in found.run.not_tested["late"]
+    assert "late" not in found.text
 
 
 # --- the command ----------------------------------------------------------------------------------
