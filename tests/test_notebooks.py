@@ -130,6 +130,10 @@ def test_the_notebook_of_the_paper_judges_a_model_beside_it(tmp_path):
         claims = shown(cells, f"claims-{section}", "text/markdown")
         assert "| printed, " in claims
         assert "| yours | " in claims
+        (caption,) = tmp_path.rglob(f"reader-4096-section_{section}.txt")
+        assert "reference readers; synthetic texts" in caption.read_text(encoding="utf-8")
+    (notes,) = tmp_path.rglob("*-claims-notes.tex")
+    assert "Not comparable with the paper: reference readers" in notes.read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
@@ -226,3 +230,17 @@ def test_notebooks_install_rulerkit_where_it_is_missing(tmp_path):
         asked = [] if name == "17_tasks" else small
         command = [programs / "papermill", "in.ipynb", "out.ipynb", *asked]
         subprocess.run(command, cwd=tmp_path, env=clean, check=True)
+
+
+@pytest.mark.slow
+def test_models_of_one_label_are_two_sides_and_one_model_is_none(tmp_path):
+    small = {"tasks": ["vt"], "num_examples": 2, **SMALL}
+    models = [
+        {"base": f"reader-{window}", "name": f"reader-{window}-again", "label": "ours"}
+        for window in (8192, 4096)
+    ]
+    run("13_compare_models", tmp_path, models=models, **small)
+    (path,) = tmp_path.rglob("*-verdicts.csv")
+    assert "reader-4096-again against reader-8192-again" in path.read_text(encoding="utf-8")
+    with pytest.raises(papermill.PapermillExecutionError, match=r"\[FIRST, SECOND\]"):
+        run("13_compare_models", tmp_path, models=models[:1], **small)

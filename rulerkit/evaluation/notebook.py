@@ -72,11 +72,12 @@ def _assigned(source: str) -> list[str]:
     return [name.id for name in names if isinstance(name.ctx, ast.Store)]
 
 
-def check_lists(known: Collection[str] = (), **values: Any) -> None:
+def check_lists(known: Collection[str] = (), least: int = 0, **values: Any) -> None:
     """Raises UserError for a parameter of a notebook's own that should be a list and is none: of a
-    text a cell would take the letters one by one. `known`: what may stand in it."""
+    text a cell would take the letters one by one. `known`: what may stand in it; `least`: how
+    many entries it has at least."""
     for name, value in values.items():
-        if not isinstance(value, list | tuple):
+        if not isinstance(value, list | tuple) or len(value) < least:
             raise UserError(
                 f"{name}: {shortened(value)} is invalid: expected a list in brackets, such as "
                 f"`{name}: [FIRST, SECOND]`"
