@@ -173,7 +173,8 @@ def test_checkpoints_with_one_label_are_compared_by_their_names(tmp_path):
     verdicts = "".join(str(cell["outputs"]) for cell in cells)
     assert "Ours [r7-2048] against Ours [r7-1024]" in verdicts
     with pytest.raises(papermill.PapermillExecutionError, match="two models or more are compared"):
-        run("13_compare_models", tmp_path, models=models[:1], **asked)
+        others = {"models": [models[0], "reader-4096"], "ask": False}
+        run("13_compare_models", tmp_path, **others, **asked)
 
 
 @pytest.mark.slow
