@@ -109,7 +109,11 @@ def boards(scores: "pd.DataFrame | None" = None) -> list[Board]:
         summary = whole if has_threshold else _summary(scores, [ours])
         if summary is not None:
             summary = summary.of(ours if has_threshold else "all")
-            rows = pd.concat([rows, _our_rows(summary)])
+            # Ranks of ours are among each other, not among the paper's models.
+            own = board_rows(summary, ["score", "low", "high", "have"])
+            own = own.drop(columns=[*RANKS.values()]).assign(source=OURS, baseline=False)
+            own["origin"] = f"({OURS}, " + own["run"] + ")"
+            rows = pd.concat([rows, own])
         rows = rows[rows["aligned"].str.contains(aligned)].reindex(columns=_COLUMNS)
 
         order = "wavg_dec"
@@ -138,15 +142,6 @@ def _summary(scores: "pd.DataFrame | None", tasks: Sequence[str]) -> Summary | N
         return None
     rows = scores[scores["length"].isin(PAPER_LENGTHS) & scores["task"].isin(tasks)]
     return None if rows.empty else summarize(rows, tasks, PAPER_LENGTHS)
-
-
-def _our_rows(summary: Summary) -> "pd.DataFrame":
-    """Our rows of a table."""
-    rows = board_rows(summary, ["score", "low", "high", "have"])
-    # Their ranks are among each other, not among the paper's models.
-    rows = rows.drop(columns=[*RANKS.values()])
-    origin = f"({OURS}, " + rows["run"] + ")"
-    return rows.assign(source=OURS, baseline=False, origin=origin)
 
 
 # --- notes below a table --------------------------------------------------------------------------

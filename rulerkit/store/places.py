@@ -73,9 +73,8 @@ def check_columns(table: Any, names: Collection[str], who: str, takes: str = "")
 def cells_of_rows(
     rows: Any, who: str, cells: Iterable[Cell] | None = None, report: Report = remark
 ) -> dict[tuple[str, str, str, int], Cell]:
-    """The cell of each row of a table, by CELL_ON_DISK; from `cells` where they are given, else
-    from the files. Raises UserError for a table of other rows, and where a file has the cell no
-    more."""
+    """The cell of each row of a table, by CELL_ON_DISK; from `cells` where these are given, else
+    from the files. Raises UserError for other tables, and where a file has the cell no more."""
     check_columns(rows, CELL_ON_DISK, who, TAKES)
     if cells is None:
         cells = find_cells(dict.fromkeys(rows["path"]), report)
