@@ -129,7 +129,9 @@ def test_an_incomplete_length_is_a_gap():
     axes = plots.score_by_length(summary.lengths, note=plots.remarks(summary.cells))
     assert np.isnan(axes.get_lines()[0].get_ydata()).tolist() == [False, False, True]
     below = " ".join(axes.figure.get_supxlabel().split())
-    assert below == "reference readers; synthetic texts; incomplete"
+    assert below == "incomplete; reference readers; synthetic texts"
+    axes = plots.score_by_length(summary.lengths)
+    assert axes.figure.get_supxlabel() == "incomplete; synthetic texts", "whoever gives no note"
     assert not plots.remarks(summary_of("a", engine="transformers").cells)
     assert_fit_for_print(axes)
 

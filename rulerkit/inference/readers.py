@@ -63,6 +63,6 @@ class Reader(Model):
 
 
 def window_words(window: int) -> str:
-    """What a label says of a window: `8K window`, `1000 tokens window`."""
-    size = f"{window} tokens" if window % 1024 else f"{window // 1024}K"
+    """What a label says of a window: `8K window`, `1000-token window`."""
+    size = f"{window}-token" if window % 1024 else f"{window // 1024}K"
     return f"{size} window"

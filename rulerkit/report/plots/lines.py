@@ -231,6 +231,8 @@ def _notes_of_lines(
     notes = []
     if "whole" in frame and not frame["whole"].all():
         notes.append(f"mean of {counted(frame['tasks'].max(), 'task')}")
+    if "complete" in frame and not frame["complete"].all():
+        notes.append("incomplete")
     beyond = frame["length"] > frame[series].map(dashed_beyond).astype(float)
     if beyond.any():
         notes.append("dashed: beyond the training length")
