@@ -67,6 +67,10 @@ def test_failed_requests_are_counted_and_means_are_over_the_rest_where_allowed(t
     said = rulerkit("report", "--by", "task", folder).out
     assert words in said
     assert "m on vt at 2K: 2/4, 1 refused by the service, 1 failed" in " ".join(said.split())
+    write_cell(tmp_path / "half", have=2)
+    said = rulerkit("report", str(tmp_path / "half")).out
+    assert "vt  2/4, 1 refused" in said
+    assert "bracket" not in said, "there is no interval"
 
 
 def test_a_model_without_any_answer_is_named(tmp_path):

@@ -66,11 +66,11 @@ def task_table_text(
     details = []
     if len(complete):
         details.append(f"Scores in percent, n = {counted(number_range(complete), 'example')} each")
-    details.append("in brackets the 95 % interval")
+        details.append("in brackets the 95 % interval")
     for name, (letter, what) in _MARKS.items():
         if cells[name].any():
             details.append(f"{letter}: {what}")
-    below = [f"{'; '.join(details)}."]
+    below = [f"{'; '.join(details)}."] if details else []
 
     effective, possible, threshold, source = of_model.iloc[0][_EFFECTIVE]
     if effective:
