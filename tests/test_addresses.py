@@ -80,6 +80,12 @@ def test_an_address_may_be_written_in_any_way(written, url, server, folder, monk
         assert client(server, base_url=address).base_url == url
 
 
+def test_a_page_of_the_hub_is_no_server(rulerkit):
+    ended = rulerkit("evaluate", "https://huggingface.co/Qwen/Qwen3-8B/tree/main", *ASKED)
+    assert ended.status == 2
+    assert "is a page of the Hugging Face hub, no server: give Qwen/Qwen3-8B" in ended.err
+
+
 def test_what_is_no_address(folder):
     assert is_address("gpu-07:8000")
     assert is_address("[::1]:8000")

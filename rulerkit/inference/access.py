@@ -161,6 +161,9 @@ def model_at(address: str, given: Spec | None = None) -> JSON:
     own = given or {}
     url = url_of(address)
     parts = urlsplit(url)
+    if parts.hostname == "huggingface.co":
+        name = "/".join(parts.path.split("/")[1:3])
+        raise UserError(f"{url} is a page of the Hugging Face hub, no server: give {name} alone")
     # The address of a server alone: OpenAI's protocol lies below /v1.
     if not parts.path:
         url = urlunsplit(parts._replace(path="/v1"))
