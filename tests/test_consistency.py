@@ -94,6 +94,17 @@ def test_report_and_score_refuse_to_mix(outputs, rulerkit):
     assert rulerkit("report", "--by", "task", main).status == 0, "a table per model"
 
 
+def test_python_names_the_mixture(outputs, capsys):
+    main = outputs / "predictions/main"
+    rk.summarize(main)
+    assert capsys.readouterr().err == ""
+    change(outputs, "main/perfect/niah_single_2/*", result("seed", 43))
+    for read in (rk.load, rk.score, rk.summarize):
+        read(main)
+        said = capsys.readouterr().err
+        assert "perfect niah_single_2 1024 was made with seed 43, perfect vt 1024 with 42" in said
+
+
 def test_leaderboards_do_the_same(outputs, capsys):
     main_results = {"notebook": "01_main_results", "parameters": {"tasks": TASKS}}
     parameters = {"lengths": LENGTHS, "num_examples": 2, "outputs": str(outputs)}

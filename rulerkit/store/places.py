@@ -4,6 +4,7 @@
 """
 
 import os
+from collections import defaultdict
 from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from rulerkit.common.errors import UserError, listed, remark, shortened, unknown
 from rulerkit.common.paths import holds_checkpoint, resolve_file
 from rulerkit.common.settings import JSON
 from rulerkit.store.cells import AND, Cell, Report, readable
-from rulerkit.store.comparable import describe_first, differences
+from rulerkit.store.comparable import check_same, describe_first, differences
 from rulerkit.store.predictions import read_predictions
 
 TAKES = "cells (of `rk.evaluate`), a path, a list of these, or rows of `rk.load`"
@@ -50,7 +51,17 @@ def as_cells(given: Any, who: str, report: Report = remark) -> list[Cell]:
         else:
             cells += as_cells(item, who, report)
     if places:
-        cells += find_cells(places, report)
+        found = find_cells(places, report)
+        cells += found
+        # Cells of one model may have been made in different ways: its means mix them.
+        of_models = defaultdict(list)
+        for cell in readable(found):
+            of_models[cell.run, cell.model].append(cell)
+        for of_model in of_models.values():
+            try:
+                check_same(of_model)
+            except UserError as error:
+                report(str(error))
     return cells
 
 

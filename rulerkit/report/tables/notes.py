@@ -64,10 +64,7 @@ def cell_notes(cells: pd.DataFrame) -> list[str]:
     if departures:
         notes.append(f"Not comparable with the paper: {', '.join(departures)}.")
     if is_incomplete.any():
-        notes.append(
-            "Incomplete cells enter no mean; where a run was stopped or requests failed, the same "
-            "command completes them."
-        )
+        notes.append("Incomplete cells enter no mean; the same command completes those it began.")
 
     # A mean over the rest is not the mean that was asked for.
     rest = cells["rest"]
