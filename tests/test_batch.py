@@ -98,6 +98,7 @@ BAD_BATCHES = [
     ({"notebooks": ["10_smal"]}, "unknown notebook '10_smal': did you mean '10_small'"),
     ({"size": "smok"}, "unknown size .*: did you mean 'smoke'"),
     ({"notebooks": []}, "needs `models:` and `notebooks:` or `together:`"),
+    ({"notebooks": [], "together": ["leaderboard"]}, "no notebook of it asks a model: add one"),
     ({"notebooks": SETS_RUN}, "sets run among its parameters"),
     ({"notebooks": TAKES_NO_MODELS}, "takes no `models`; its"),
     ({"models": ["checkpoints/*"]}, r"there is no folder .*checkpoints/\*"),

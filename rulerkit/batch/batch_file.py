@@ -79,6 +79,12 @@ def read_batch(path: Path, settings: Mapping[str, Any] | None = None) -> Batch:
                 )
             notebooks[job.record] = job
 
+    if all(job.is_page for job in notebooks.values()):
+        raise UserError(
+            f"{path}: no notebook of it asks a model: add one to `notebooks:`, such as "
+            "01_main_results"
+        )
+
     # A parameter of the command line that no notebook takes would have no effect.
     uses = dict.fromkeys(Parameters.model_fields)
     for file in {job.notebook for job in notebooks.values() if job.notebook}:
