@@ -20,7 +20,7 @@ from rulerkit.report.browser import browse
 from rulerkit.report.tables import footnotes, table_text
 from rulerkit.report.view import Html
 from rulerkit.scoring.scores import score
-from rulerkit.scoring.summary import choose_suite, summarize
+from rulerkit.scoring.summary import choose_suite, summarize, tally
 from rulerkit.store.cells import Cell, load_cell
 from rulerkit.store.comparable import check_same
 from rulerkit.store.files import write_whole
@@ -99,8 +99,9 @@ def leaderboard(batch: Batch, format: str) -> "tuple[str, pd.DataFrame]":
     scores = scores[(scores["index"] < scores["wanted"]) & (scores["suite"] == chosen)]
     found = set(scores["task"])
     order = [task.name for task in batch.study.tasks if task.name in found]
-    summary = summarize(scores, order or None, batch.study.lengths)
-    notes = footnotes(cells, scores)
+    tallies = tally(scores)
+    summary = summarize(tallies, order or None, batch.study.lengths)
+    notes = footnotes(cells, tallies)
     changed = [job.name for job in batch.jobs if job.model and job.changed()]
     if changed:
         notes.append(

@@ -450,9 +450,10 @@ def tally(
     tallies = []
     if is_table(given):
         scores = scoring.as_scores(given, "summarize")
-        for _, of_cell in scores.groupby(CELL, sort=False):
-            first: Any = of_cell[scoring.CELL_COLUMNS].iloc[0].to_dict()
-            tallies.append(_tallied(first, of_cell, most))
+        firsts: Any = scores[scoring.CELL_COLUMNS].drop_duplicates(CELL).to_dict("records")
+        groups = scores.groupby(CELL, sort=False)
+        for about, (_, of_cell) in zip(firsts, groups, strict=True):
+            tallies.append(_tallied(about, of_cell, most))
         tallies += [_NOTHING | cell for cell in scores.attrs.get("empty_cells", ())]
     else:
         for about, rows in scoring.judged_cells(as_cells(given, "summarize"), report):
