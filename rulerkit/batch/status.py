@@ -1,6 +1,7 @@
 """How far a batch is, from its files alone: while it runs, after it was killed, from any machine
 that sees the files."""
 
+import math
 import time
 from collections.abc import Iterable
 from datetime import timedelta
@@ -113,9 +114,10 @@ def details(status: Status) -> str:
         # At the pace since the job began.
         record = read_record(job.record)
         done = record.get("left", 0) - left
-        if record.get("state") == "running" and done > 0:
-            seconds = left * (time.time() - record["started"]) / done
-            parts.append(f"about {timedelta(seconds=round(seconds))}")
+        # The clock of another machine may be ahead of this one's.
+        passed = time.time() - record.get("started", math.inf)
+        if record.get("state") == "running" and done > 0 and passed > 0:
+            parts.append(f"about {timedelta(seconds=round(left * passed / done))}")
     parts.append(message)
 
     not_run = []
