@@ -90,6 +90,15 @@ def test_a_figure_of_the_batch_has_its_caption_below_it(outputs):
     assert captions == ["What &lt;it&gt; shows.", "checkpoint-tasks"]
 
 
+def test_a_page_of_outputs_that_cannot_be_written_is_shown(tmp_path):
+    """It is made anew only for a notebook that was executed since."""
+    notebook, made = tmp_path / "leaderboard.ipynb", tmp_path / "leaderboard.html"
+    notebook.write_text("{}")
+    made.write_text("of this notebook")
+    assert morning.as_html(notebook) == made
+    assert made.read_text() == "of this notebook"
+
+
 @pytest.mark.slow
 def test_a_batch_leaves_its_page_which_loads_nothing(tmp_path):
     project = Project(tmp_path / "project")

@@ -147,6 +147,8 @@ def as_html(notebook: Path) -> Path:
     cells tagged `about`: in the morning the date comes first. The notebook itself where it cannot
     be converted."""
     page = notebook.with_suffix(".html")
+    if page.exists() and page.stat().st_mtime >= notebook.stat().st_mtime:
+        return page
     # Half a notebook, where its run was interrupted, cannot be read.
     with suppress(ValueError, FileNotFoundError):
         # Optional for jsonschema, and half of its start-up time.
