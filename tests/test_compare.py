@@ -268,9 +268,7 @@ def test_the_number_of_examples_it_would_take(made):
     assert verdict.needed == pytest.approx(99 * z2 / 6, abs=2)
 
 
-WORSE_BY = (
-    "WORSE: all tasks at 2K -62.5 points (95 % CI -78.9 to -38.3); 0 of 6 cells\n\nB - A (poi"
-)
+WORSE_BY = "WORSE: all tasks at 2K -62.5 points (95 % CI -78.9 to -38.3); for certain in 0 of 6 single cells\n\nB - A (poi"
 COMMANDS = [
     (["main/perfect", "reader-1024", "--by", "index"], 1, WORSE_BY),
     (["main/perfect", "again/perfect"], 3, "examples per task and length would tell"),

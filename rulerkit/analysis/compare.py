@@ -131,9 +131,9 @@ class Comparison:
         # A loss anywhere decides, also where the mean hides it.
         beyond = rows[rows["beyond_margin"]].sort_values("high", kind="stable")
         if len(beyond):
-            cells = counted(is_cell.sum(), "cell")
+            cells = counted(is_cell.sum(), "single cell")
             num_worse = (is_cell & rows["beyond_margin"]).sum()
-            text = f"WORSE: {_place_text(beyond.iloc[0])}; {num_worse} of {cells}"
+            text = f"WORSE: {_place_text(beyond.iloc[0])}; for certain in {num_worse} of {cells}"
             return Decision(WORSE, text)
 
         doubts = [self.lacking] if self.lacking else []

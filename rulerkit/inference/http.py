@@ -107,7 +107,7 @@ class Connection:
                 await asyncio.sleep(quiet)
             try:
                 # Each attempt has more time than the one before.
-                result = await self._try(body, attempt * timeout, read)
+                result = await self._try(body, attempt, attempt * timeout, read)
             except RequestError as error:
                 failure = error
             else:
@@ -139,7 +139,9 @@ class Connection:
             pause = min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** (attempt - 1))
             await asyncio.sleep(random.uniform(0.5, 1.5) * pause)
 
-    async def _try(self, body: Spec, timeout: float, read: Callable[[Reply], Any]) -> Any:
+    async def _try(
+        self, body: Spec, attempt: int, timeout: float, read: Callable[[Reply], Any]
+    ) -> Any:
         """What `read` makes of the reply to one attempt; whatever goes wrong, and whatever a reply
         holds, is a `RequestError`."""
         page = "/chat/completions" if "messages" in body else "/completions"
@@ -149,6 +151,8 @@ class Connection:
                 response = await self._http.post(self.address.page(page), json=body)
             reply = self._parse(response)
             reply.usage["seconds"] = round(time.perf_counter() - start, 3)
+            if attempt > 1:
+                reply.usage["attempts"] = attempt
             return read(reply)
         except (RequestError, UserError):
             raise

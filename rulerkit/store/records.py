@@ -183,6 +183,7 @@ class Usage(TypedDict, total=False):
     cached_tokens: Amount | None
     reasoning_tokens: Amount | None
     seconds: Amount | None
+    attempts: Amount | None
     server_model: str | None
     system_fingerprint: str | None
 

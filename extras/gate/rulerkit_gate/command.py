@@ -400,8 +400,8 @@ def _short_lines(found: "Comparison") -> list[str]:
     lost = cells[cells["difference"] < 0].sort_values("difference")
     largest: Any = lost.head(_MOST_PLACES).itertuples()
     places = [
-        f"{row.task} at {length_name(row.length)} {row.difference:+.1f} ({row.worse} answers "
-        f"worse, {row.better} better)"
+        f"{row.task} at {length_name(row.length)} {row.difference:+.1f} "
+        f"({counted(row.worse, 'answer')} worse, {row.better} better)"
         for row in largest
     ]
     if places:

@@ -17,7 +17,15 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from rulerkit.analysis.compare import Comparison, Decision, Key, PairedDifferences, paired, side_of
+from rulerkit.analysis.compare import (
+    Comparison,
+    Decision,
+    Key,
+    PairedDifferences,
+    Side,
+    paired,
+    side_of,
+)
 from rulerkit.analysis.remake import examples_of
 from rulerkit.common.errors import ModelError, UserError, counted, listed
 from rulerkit.common.json_text import digest
@@ -35,6 +43,7 @@ from rulerkit.store.comparable import describe_first, differences
 from rulerkit_gate.sequential import Design, GateRule, comparison_of, verdict_of
 
 Say = Callable[[str], None]
+_MORE_CUT = 0.1  # of the candidate's answers, so that it is worth a note
 
 
 # --- the two parties ------------------------------------------------------------------------------
@@ -270,8 +279,46 @@ class _Run:
         keys = zip(pairs["task"], pairs["length"], strict=True)
         sizes = [reached.get(key, 0) for key in keys]
         pairs = pairs[pairs["index"] < sizes].reset_index(drop=True)
-        self.paired = a, b, pairs, notes
+        self.paired = a, b, pairs, [*notes, *_server_notes(a, b)]
         return PairedDifferences(pairs)
+
+
+def _server_notes(a: Side, b: Side) -> list[str]:
+    """What the servers of the two say beside their answers: requests that failed first, answers
+    that are cut, and other counts of the same prompts."""
+    notes = []
+    counts: list[dict[Any, Any]] = []
+    num_cut = []
+    for side in (a, b):
+        num_again, num_long, of_side = 0, 0, dict[Any, Any]()
+        for key, cell in side.cells.items():
+            for row in cell.rows:
+                usage = row.get("usage") or {}
+                num_again += usage.get("attempts", 1) > 1
+                num_long += row.get("finish_reason") == "length"
+                of_side[key, row["index"]] = usage.get("prompt_tokens")
+        if num_again:
+            notes.append(
+                f"{num_again} of {counted(len(of_side), 'answer')} of {side.name} came only when a "
+                "request that had failed was sent again"
+            )
+        counts.append(of_side)
+        num_cut.append(num_long)
+    if num_cut[1] > num_cut[0] + _MORE_CUT * len(counts[1]):
+        notes.append(
+            f"{counted(num_cut[1], 'answer')} of {b.name} and {num_cut[0]} of {a.name} end where "
+            "no more tokens were allowed"
+        )
+
+    # Two tokenizers differ by other numbers from prompt to prompt, two beginnings by one.
+    one, other = counts
+    both = [(one[key], other[key]) for key in one if one[key] and other.get(key)]
+    more = {there - here for here, there in both}
+    if len(both) > 1 and len(more) == 1 and more != {0}:
+        notes.append(
+            f"{b.name} counts {more.pop():+} tokens in each prompt (another BOS or template?)"
+        )
+    return notes
 
 
 def run_gate(gate: Gate, say: Say) -> GateResult:

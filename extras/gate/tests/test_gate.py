@@ -155,6 +155,30 @@ def test_one_line_says_what_pairs_chats_with_completions(nowhere, serve, rulerki
         assert rulerkit(*both, "-n", "10", "-y", way, "--margin", "90").status == 0
 
 
+def test_what_the_servers_do_beside_their_answers_is_noted(nowhere, serve, rulerkit):
+    """Requests that succeed at the second try, answers that are cut, one token more a prompt."""
+    before, after = serve(), serve()
+    failed = set()
+
+    def fail_first(body):
+        is_first = str(body["prompt"]) not in failed and len(failed) < 4
+        failed.add(str(body["prompt"]))
+        return (500, {}, {"error": {"message": "out of memory"}}) if is_first else None
+
+    def amend(body, reply):
+        reply["usage"]["prompt_tokens"] += 1
+        reply["choices"][0]["finish_reason"] = "length"
+
+    after.behave, after.amend = fail_first, amend
+    few = ("--tasks", "niah_single_1", "--lengths", "1K", "-n", "10")
+    said = rulerkit("gate", before.url, after.url, *few)
+    name = f"m at 127.0.0.1:{after.server_address[1]}"
+    (note,) = [line for line in said.out.splitlines() if line.startswith("Note: ")]
+    assert re.search(rf"Note: [1-4] of 10 answers of {name} came only when a request", note)
+    assert f"10 answers of {name} and 0 of m at " in note
+    assert f"{name} counts +1 tokens in each prompt" in note
+
+
 def test_each_server_gets_its_own_key(nowhere, serve, rulerkit, monkeypatch):
     before, after = serve(), serve()
     monkeypatch.setenv("BEFORE", "secret-of-before")
