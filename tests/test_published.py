@@ -2,6 +2,7 @@
 printed."""
 
 import re
+from pathlib import Path
 
 import matplotlib
 
@@ -31,7 +32,10 @@ def test_every_row_says_what_was_printed_where_and_who_looked():
         # Of a collection of scores nobody knows when it took them up.
         assert row["source_date"] or row["checked"].startswith("second-hand"), row["model"]
     one = ["model", "aligned", "thinking", "source", "length"]
-    assert not rk.paper.published_rows().duplicated(one).any()
+    rows = rk.paper.published_rows()
+    assert not rows.duplicated(one).any()
+    page = (Path(__file__).parents[1] / "docs/add-results.md").read_text(encoding="utf-8")
+    assert f"{len(rows)} rows of {rows['model'].nunique()} models" in page
 
 
 def test_the_table_shows_scores_as_printed_and_leaves_gaps_empty():
