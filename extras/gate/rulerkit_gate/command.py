@@ -5,6 +5,7 @@ import json
 import math
 import re
 import shlex
+import signal
 import sys
 import time
 from collections.abc import Callable, Collection
@@ -141,10 +142,11 @@ def gate(
     given = partial(parameters_of, tasks, lengths, num_examples, files, settings)
     described = [_with_key(baseline, baseline_key)]
     if serving:
-        if candidate or candidate_key or tasks or num_examples:
+        is_of_two = margin != 1 or by != "digest" or resume
+        if candidate or candidate_key or tasks or num_examples or is_of_two:
             raise UserError(
                 "--serving checks one server against itself: leave out CANDIDATE, "
-                "--candidate-key, --tasks and -n"
+                "--candidate-key, --tasks, -n, --margin, --by and --resume"
             )
         checked = _check_serving(described[0], given, budget, minutes, requests, pressure)
         _report_serving(checked, as_json, format, page)
@@ -155,6 +157,8 @@ def gate(
             "Missing argument 'CANDIDATE': the second model, or --serving to check one server "
             "against itself; `rulerkit gate --help` tells more"
         )
+    if requests != 200 or pressure != "200K":
+        raise UserError("--requests and --pressure need --serving: -n and --budget limit a gate")
     described.append(_with_key(candidate, candidate_key))
     planned = _planned(described, given, margin, by, budget, resume)
     result = _asked(replace(planned, minutes=minutes, started=started))
@@ -288,9 +292,16 @@ def _asked(planned: "Gate") -> "GateResult":
         _say(text)
     try:
         return run_gate(planned, _say)
-    except (KeyboardInterrupt, SystemExit):
-        _say("stopped: the answers so far are kept, and the same command with --resume goes on")
-        raise
+    except (KeyboardInterrupt, SystemExit) as end:
+        text = "stopped: the answers so far are kept, and the same command with --resume goes on"
+        raise _stopped(end, text) from None
+
+
+def _stopped(end: BaseException, text: str) -> SystemExit:
+    """The end of a command that was stopped, after its own words: after Ctrl-C the command line
+    would say that the same command resumes."""
+    _say(text)
+    return SystemExit(getattr(end, "code", 128 + signal.SIGINT))
 
 
 # --- one server against itself --------------------------------------------------------------------
@@ -342,6 +353,9 @@ def _check_serving(
     _say(f"asks {checked.label}: at most {requests} requests, seed {seed}")
     try:
         return run_serving(checked, study.lengths, limits, seed, journal, _say)
+    except (KeyboardInterrupt, SystemExit) as end:
+        text = f"stopped, without a verdict: the same command begins anew; requests: {journal}"
+        raise _stopped(end, text) from None
     finally:
         checked.close()
 

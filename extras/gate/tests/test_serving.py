@@ -360,7 +360,10 @@ def test_a_fault_is_shown_on_a_page_and_in_json(nowhere, rulerkit):
 
 
 def test_what_cannot_be_checked_is_one_line(nowhere, rulerkit, serve):
-    assert "leave out CANDIDATE" in rulerkit("gate", "perfect", "mute", "--serving").err
+    for more in (("mute",), ("--resume",), ("--margin", "3"), ("--by", "index")):
+        said = rulerkit("gate", "perfect", *more, "--serving")
+        assert (said.status, "leave out CANDIDATE" in said.err) == (2, True)
+    assert "need --serving" in rulerkit("gate", "perfect", "mute", "--requests", "50").err
     assert "--serving checks a server" in rulerkit("gate", "perfect", "--serving").err
     url = serve().url
     small = rulerkit("gate", url, *SERVED, "-y", "max_length: 512")
