@@ -123,12 +123,13 @@ def json_of(result: Result, page: str) -> JSON:
 def write_page(result: Result, path: Path) -> None:
     """The table, then leaks and losses: the answer cold, under the condition, and what is right."""
     seen = _seen(result.run)
+    shown = f", the first {_MOST_SHOWN} here" if len(seen) > _MOST_SHOWN else ""
     parts = [
         "<!doctype html><html lang=en><meta charset=utf-8><title>Serving check</title>",
         "<style>body { font-family: sans-serif } pre { white-space: pre-wrap }</style>",
         f"<h1>{_MARKS[result.word]} {html(result.word)}</h1><p>{html(result.text)}.</p>",
         _table(result, "html", _notes(result, "")),
-        f"<p>{len(seen)} leaks and losses, the first {_MOST_SHOWN} here:</p>" if seen else "",
+        f"<p>{len(seen)} leaks and losses{shown}:</p>" if seen else "",
     ]
     for text, sent, cold in seen[:_MOST_SHOWN]:
         parts.append(f"<h3>at {length_name(sent.prompt.length)}: {html(text)}</h3>")

@@ -348,6 +348,9 @@ def test_a_fault_is_shown_on_a_page_and_in_json(nowhere, rulerkit):
     values += [value for loss in content["losses"] for value in loss["lost"]]
     page = Path(content["page"]).read_text(encoding="utf-8")
     assert values[0] in page
+    assert "leaks and losses:</p>" in page
+    table = (Path(__file__).parents[3] / "docs/commands.md").read_text(encoding="utf-8")
+    assert [key for key in content if f"`{key}`" not in table] == []
     rows = Path(content["journal"]).read_text(encoding="utf-8").splitlines()
     assert len(rows) == content["asked"]["requests"]
     for leak in content["leaks"]:
