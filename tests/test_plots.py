@@ -105,7 +105,9 @@ def test_threshold_is_drawn_and_named():
     axes = plots.score_by_length(summary.lengths, plots.thresholds(summary.models))
     assert axes.get_lines()[-1].get_ydata() == [85.6, 85.6]
     below = axes.figure.get_supxlabel().replace("\n", " ")
-    assert below == "thin dashed: Llama2-7B (chat) at 4K = 85.6; synthetic texts"
+    assert (
+        below == "thin dashed: Llama2-7B (chat) at 4K = 85.6; bars: 95 % intervals; synthetic texts"
+    )
 
 
 def test_figures_say_what_the_texts_and_the_means_are():
@@ -121,7 +123,7 @@ def test_figures_say_what_the_texts_and_the_means_are():
     assert "synthetic texts: not comparable" in shown.to_html()
     few = scores_of({("a", 4096): 0.5}, ["vt", "cwe"])
     axes = plots.score_by_length(summarize(few).lengths)
-    assert axes.figure.get_supxlabel() == "mean of 2 tasks"
+    assert axes.figure.get_supxlabel() == "bars: 95 % intervals; mean of 2 tasks"
 
 
 def test_an_incomplete_length_is_a_gap():
@@ -129,9 +131,10 @@ def test_an_incomplete_length_is_a_gap():
     axes = plots.score_by_length(summary.lengths, note=plots.remarks(summary.cells))
     assert np.isnan(axes.get_lines()[0].get_ydata()).tolist() == [False, False, True]
     below = " ".join(axes.figure.get_supxlabel().split())
-    assert below == "incomplete; reference readers; synthetic texts"
+    assert below == "bars: 95 % intervals; incomplete; reference readers; synthetic texts"
     axes = plots.score_by_length(summary.lengths)
-    assert axes.figure.get_supxlabel() == "incomplete; synthetic texts", "whoever gives no note"
+    below = " ".join(axes.figure.get_supxlabel().split())
+    assert below == "bars: 95 % intervals; incomplete; synthetic texts", "whoever gives no note"
     assert not plots.remarks(summary_of("a", engine="transformers").cells)
     assert_fit_for_print(axes)
 
@@ -216,13 +219,17 @@ def test_a_model_looks_the_same_whatever_stands_beside_it(tmp_path, monkeypatch)
         look = look_of("lwm-7b-chat-1m")
     assert whole["LWM-7B-CHAT-1M"][:2] == (look["color"], look["marker"])
 
-    # Two of the same colour and marker differ by their dashes.
+    # Two of the same colour differ by their dashes, whatever their markers.
     with plots.style():
         one = look_of("model 0")
-        twin = next(f"model {i}" for i in range(1, 1000) if look_of(f"model {i}") == one)
-    first, second = looks_in(plots.score_by_length(summary_of("model 0", twin).lengths)).values()
-    assert first[:2] == second[:2] == (one["color"], one["marker"])
-    assert first[2] != second[2]
+        others = {f"model {i}": look_of(f"model {i}") for i in range(1, 1000)}
+        twin = next(name for name, look in others.items() if look == one)
+        other = next(n for n, o in others.items() if o["color"] == one["color"] and o != one)
+    for second in (twin, other):
+        axes = plots.score_by_length(summary_of("model 0", second).lengths)
+        looks = list(looks_in(axes).values())
+        assert looks[0][0] == looks[1][0] == one["color"]
+        assert looks[0][2] != looks[1][2]
 
     # Another run of it differs by its dashes alone; its file may name the colour.
     runs = looks_in(plots.score_by_length(pd.concat([rows, rows.assign(run="again")])))
@@ -340,7 +347,8 @@ def test_each_panel_of_a_figure_of_ones_own_has_its_note():
     for one, note in zip(axes, ("reference readers", "small protocol"), strict=True):
         assert plots.score_by_length(rows, note=note, ax=one) is one
         words = " ".join(one.get_xlabel().split())
-        assert words == f"Sequence length (tokens) {note}; synthetic texts"
+        start = "Sequence length (tokens) bars: 95 % intervals"
+        assert words == f"{start}; {note}; synthetic texts"
     assert_fit_for_print(axes[0])
     with pytest.raises(rk.UserError, match="ax is for a figure of one panel, and this one has 2"):
         plots.series_by_length(panels_frame().query("panel == 'QA'"), ax=axes[0])
@@ -352,12 +360,16 @@ def test_parts_without_an_item_are_grey():
     bins = by_bin(depths.assign(**about))
     (axes,) = plots.depth_map(bins)
     assert axes.collections[0].get_array()[:, 0].tolist() == [100, 100, *[None] * 7, 100]
-    assert "hatched: fewer than 5 items" in axes.figure.get_supxlabel()
+    below = " ".join(axes.figure.get_supxlabel().split())
+    assert below == "recall in percent; hatched: fewer than 5 items, grey: none"
     axes.figure.canvas.draw()
     assert axes.collections[1].get_edgecolor()[0, 3] == 1
     repeated = pd.concat([bins, bins.assign(run="r-repeat2")])
     titles = [axes.get_title() for axes in plots.depth_map(repeated)]
     assert titles == ["m [r]\nVT", "m [r-repeat2]\nVT"]
+    listed = pd.concat([depths.assign(**about | {"task": task}) for task in ("vt", "cwe")])
+    titles = [axes.get_title() for axes in plots.depth_map(by_bin(listed))]
+    assert titles == ["m\nVT", "m\nCWE"]
 
 
 def test_failures_stand_in_groups_with_their_intervals():
@@ -505,6 +517,7 @@ def test_a_saved_figure_says_what_it_was_made_from(tmp_path):
     assert b"/Title (Figure 9: reader \\(4K window\\), perfect reader)" in content
     assert b"/Subject (run mine, 20" in content
     assert Image.open(png).info["Subject"].endswith(f"rulerkit {rk.__version__}")
-    caption = "Figure 9: reader (4K window), perfect reader. 100 % of it; synthetic texts.\n"
+    caption = "Figure 9: reader (4K window), perfect reader. "
+    caption += "Bars: 95 % intervals; 100 % of it; synthetic texts.\n"
     assert pdf.with_suffix(".txt").read_text() == caption
     assert pdf.with_suffix(".tex").read_text() == caption.replace("%", r"\%")

@@ -150,7 +150,10 @@ def by_bin(recall: pd.DataFrame, bins: int = BINS) -> pd.DataFrame:
     Items of one example are drawn together in the interval.
     """
     check_columns(recall, [*_CELL, "index", "depth", "recalled"], "by_bin")
-    groups: Any = recall.groupby([*_CELL, bin_numbers(recall["depth"], bins)])
+    # Models and tasks in their own order, not that of the alphabet.
+    order = {key: pd.Categorical(recall[key], recall[key].unique()) for key in ("model", "task")}
+    keys: Any = [*_CELL, bin_numbers(recall["depth"], bins)]
+    groups: Any = recall.assign(**order).groupby(keys, observed=True)
     rows = []
     for (*about, number), items in groups:
         recalled = items["recalled"].to_numpy(float)

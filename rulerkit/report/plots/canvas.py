@@ -49,7 +49,8 @@ SINGLE, DOUBLE = 3.35, 6.9
 GREY = "0.35"
 GREY_LINE = "0.45"
 RED = "#EB0000"  # has a contrast of 4.5 to 1 with white and with black
-_MARKERS, DASHES = "osD^vPX<", ("-", (0, (4, 1.5)), (0, (1, 1)))
+# Dots before dashes, which are also what stands beyond the training length.
+_MARKERS, DASHES = "osD^vPX<", ("-", (0, (1, 1)), (0, (4, 1.5)))
 BEYOND_DASHES, THRESHOLD_DASHES = (0, (2.5, 1.2)), (0, (4, 2))
 _NUM_MODEL_COLORS = 7  # the eighth is a grey, as printed scores are
 _SALT = 3071  # with it the models of each panel of Figure 4, and the readers, differ by name alone

@@ -22,7 +22,9 @@ def depth_map(bins: "pd.DataFrame", note: str = "") -> "list[Axes]":
     groups: Any = list(bins.groupby([names_of(bins), "task"], sort=False))
     series = bins["length"].nunique()
     columns = min(len(groups), 2)
-    notes = [note, f"hatched: fewer than {_FEW} items" if (bins["n"] < _FEW).any() else ""]
+    notes = ["recall in percent", note]
+    if (bins["n"] < _FEW).any():
+        notes.append(f"hatched: fewer than {_FEW} items, grey: none")
     with draw_in(len(groups), columns, 1.8, *notes, series=series, shown=bins) as panels:
         for axes, ((name, task), rows) in zip(panels, groups, strict=True):
             # Bins that hold no item too: all maps have the same rows.

@@ -45,7 +45,8 @@ def failures_by_length(shares: "pd.DataFrame", note: str = "") -> "list[Axes]":
     columns = min(len(tables), 2 if num_lengths <= _MOST_BESIDE else 1)
     most = max(table["row"].nunique() for table in tables.values())
     look: Any = {"series": 9 if len(tables) > 1 else 2 * num_lengths, "shown": shares}
-    with draw_in(len(tables), columns, 0.25 * most, note, **look) as panels:
+    what = "percent of answers, in brackets the 95 % interval"
+    with draw_in(len(tables), columns, 0.25 * most, what, note, **look) as panels:
         for axes, ((name, task), table) in zip(panels, tables.items(), strict=True):
             wide: Any = table.pivot(index="row", columns="length").loc[table["row"].unique()]
             wide = wide.rename(columns=length_name, level="length")

@@ -46,7 +46,7 @@ def tasks_by_length(
     series = cells["length"].nunique()
     columns = min(len(models), 2 if series <= 8 else 1)
     look: Any = {"series": series, "shown": cells, "sharey": True}
-    with draw_in(len(models), columns, height, note, **look) as panels:
+    with draw_in(len(models), columns, height, "scores in percent", note, **look) as panels:
         for axes, (name, rows) in zip(panels, models, strict=True):
             tasks = rows.drop_duplicates("task")
             wide: Any = rows.pivot(index="task", columns="length").loc[tasks["task"]]

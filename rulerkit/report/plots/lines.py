@@ -142,17 +142,16 @@ def _groups(
 
 
 def _looks_of_models(rows: "pd.DataFrame", series: str) -> dict[str, dict[str, Any]]:
-    """The look of each line of a model. Lines of the same colour and marker, such as those of two
-    runs of one model, differ by their dashes."""
+    """The look of each line of a model. Lines of the same colour differ by their dashes."""
     looks = dict[str, dict[str, Any]]()
-    alike = Counter[tuple[str, str]]()
+    alike = Counter[str]()
     lines = rows.drop_duplicates(series)
     models = lines.get("model", lines[series])
     for name, model in zip(lines[series], models, strict=True):
         look = look_of(model)
-        same = (look["color"], look["marker"])
-        looks[str(name)] = look | {"linestyle": DASHES[alike[same] % len(DASHES)]}
-        alike[same] += 1
+        number = alike[look["color"]]
+        looks[str(name)] = look | {"linestyle": DASHES[number % len(DASHES)]}
+        alike[look["color"]] += 1
     return looks
 
 
@@ -228,7 +227,7 @@ def _notes_of_lines(
     published: Mapping[str, Printed],
 ) -> list[str]:
     """What a reader must know of the lines: it stands below them, not in the caption alone."""
-    notes = []
+    notes = ["bars: 95 % intervals"]
     if "whole" in frame and not frame["whole"].all():
         notes.append(f"mean of {counted(frame['tasks'].max(), 'task')}")
     if "complete" in frame and not frame["complete"].all():
