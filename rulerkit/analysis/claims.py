@@ -184,7 +184,7 @@ def _out_of_order(claim: Claim, cells: pd.DataFrame) -> Verdicts:
     tests = {}
     for less, more in permutations(means, 2):
         if trained[less] < trained[more]:
-            tests[f"{more} than {less} lower by"] = means[less] - means[more]
+            tests[f"{more} lower than {less} by"] = means[less] - means[more]
     if not tests:
         raise Missing("models of two training lengths")
     return all_within(cells, tests)
