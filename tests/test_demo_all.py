@@ -208,6 +208,8 @@ def test_the_others_wrote_their_tables(outputs):
             text = path.with_suffix(".tex").read_text(encoding="utf-8")
             assert text.count(r"\toprule") == text.count(r"\bottomrule") == 1
     pictures = {path.stem for path in outputs.rglob("figures/demo-all/*/*.png")}
-    assert {f"reader-fading-figure_{number}" for number in (2, 3, 4)} <= pictures
+    assert {"reader-fading-figure_2", "reader-fading-figure_3"} <= pictures
+    (caption,) = outputs.rglob("figures/demo-all/19_paper_figures/*figure_4.txt")
+    assert "small reader, large reader" in caption.read_text(encoding="utf-8")
     for figure in outputs.rglob("figures/demo-all/*/*.png"):
         assert figure.with_suffix(".pdf").is_file()
