@@ -212,7 +212,7 @@ def test_a_claim_of_ones_own_and_what_is_refused():
     ):
         with pytest.raises(UserError, match=match):
             rk.claims(frame, listed=[own | wrong])
-    with pytest.raises(UserError, match="unknown section of the claims '7'"):
+    with pytest.raises(UserError, match="claims '7': allowed: 4, main results; 4, v"):
         rk.claims(frame, "7")
     of_section_6 = [section for section in SECTIONS if section.startswith("6, ")]
     assert list(rk.claims(frame, "6")["section"].unique()) == of_section_6

@@ -75,7 +75,8 @@ def unknown(
     text = f"unknown {what} {shortened(str(seen))}: "
     if nearest:
         text += f"did you mean {' or '.join(map(repr, nearest))}? "
-    text += f"`{command}` lists all" if command else f"allowed: {', '.join(names) or 'none'}"
+    separator = "; " if any("," in name for name in names) else ", "
+    text += f"`{command}` lists all" if command else f"allowed: {separator.join(names) or 'none'}"
     return UserError(f"{text}. {hint}" if hint else text)
 
 
