@@ -106,7 +106,8 @@ def test_threshold_is_drawn_and_named():
     assert axes.get_lines()[-1].get_ydata() == [85.6, 85.6]
     below = axes.figure.get_supxlabel().replace("\n", " ")
     assert (
-        below == "thin dashed: Llama2-7B (chat) at 4K = 85.6; bars: 95 % intervals; synthetic texts"
+        below == "thin dashed: Llama2-7B (chat) at 4K = 85.6; bars: 95 % intervals; "
+        "reference readers; synthetic texts"
     )
 
 
@@ -118,9 +119,10 @@ def test_figures_say_what_the_texts_and_the_means_are():
             plots.tasks_by_length(one.cells)[0],
             plots.claimed_and_effective(one.models)[0],
         ):
-            assert ("synthetic texts" in axes.figure.get_supxlabel()) == is_said
+            below = " ".join(axes.figure.get_supxlabel().split())
+            assert ("reference readers; synthetic texts" in below) == is_said
     shown = rk.tables.show(plots.series_table(summary_of("a").of("all").lengths))
-    assert "synthetic texts: not comparable" in shown.to_html()
+    assert "reference readers; synthetic texts: not comparable" in shown.to_html()
     few = scores_of({("a", 4096): 0.5}, ["vt", "cwe"])
     axes = plots.score_by_length(summarize(few).lengths)
     assert axes.figure.get_supxlabel() == "bars: 95 % intervals; mean of 2 tasks"
@@ -344,11 +346,11 @@ def test_names_of_many_lengths_do_not_touch(lengths):
 def test_each_panel_of_a_figure_of_ones_own_has_its_note():
     rows = summary_of("a").lengths
     _, axes = plt.subplots(1, 2, layout="constrained", figsize=(4.1, 2))
-    for one, note in zip(axes, ("reference readers", "small protocol"), strict=True):
+    for one, note in zip(axes, ("a note", "small protocol"), strict=True):
         assert plots.score_by_length(rows, note=note, ax=one) is one
         words = " ".join(one.get_xlabel().split())
         start = "Sequence length (tokens) bars: 95 % intervals"
-        assert words == f"{start}; {note}; synthetic texts"
+        assert words == f"{start}; {note}; reference readers; synthetic texts"
     assert_fit_for_print(axes[0])
     with pytest.raises(rk.UserError, match="ax is for a figure of one panel, and this one has 2"):
         plots.series_by_length(panels_frame().query("panel == 'QA'"), ax=axes[0])
@@ -518,6 +520,6 @@ def test_a_saved_figure_says_what_it_was_made_from(tmp_path):
     assert b"/Subject (run mine, 20" in content
     assert Image.open(png).info["Subject"].endswith(f"rulerkit {rk.__version__}")
     caption = "Figure 9: reader (4K window), perfect reader. "
-    caption += "Bars: 95 % intervals; 100 % of it; synthetic texts.\n"
+    caption += "Bars: 95 % intervals; 100 % of it; reference readers; synthetic texts.\n"
     assert pdf.with_suffix(".txt").read_text() == caption
     assert pdf.with_suffix(".tex").read_text() == caption.replace("%", r"\%")

@@ -42,8 +42,9 @@ CATEGORIES = ("all", *scoring.CATEGORIES)
 AVERAGES = ("avg", "wavg_inc", "wavg_dec")
 RANKS = {"wavg_inc": "rank_inc", "wavg_dec": "rank_dec"}
 """The rank by each weighted average."""
+READERS = "reference readers"
 STAND_IN = "synthetic texts"
-"""What notes call texts that are not the paper's."""
+"""What notes call models that are none, and texts that are not the paper's."""
 CELL = ["run", "model", "task", "length"]
 """The columns that name a cell."""
 _MODEL = ["run", "model"]
@@ -390,8 +391,8 @@ def model_rows(rows: "pd.DataFrame", name: str) -> "pd.DataFrame":
 
 
 def texts_words(frame: "pd.DataFrame") -> str:
-    """What a figure or a table must say of the texts that its scores are over: 'synthetic texts',
-    'own texts', both, or ''.
+    """What a figure or a table must say of how its scores were made: 'reference readers',
+    'synthetic texts', 'own texts', several of them, or ''.
 
     A frame without the column `stand_in` says it by `attrs["texts"]`, which those who make one from
     scores pass on.
@@ -400,12 +401,12 @@ def texts_words(frame: "pd.DataFrame") -> str:
     if "stand_in" not in frame:
         return known
     is_stand_in = frame["stand_in"].fillna(False).astype(bool)
-    if not is_stand_in.any():
-        return ""
-    if "note" not in frame:
-        return known or STAND_IN
-    is_own = frame["note"].str.contains(OWN_TEXTS, na=False)
-    words = {OWN_TEXTS: is_own, STAND_IN: is_stand_in & ~is_own}
+    if "note" not in frame and is_stand_in.any() and known:
+        return known
+    no = is_stand_in & False
+    is_reader = frame["engine"] == "reader" if "engine" in frame else no
+    is_own = frame["note"].str.contains(OWN_TEXTS, na=False) if "note" in frame else no
+    words = {READERS: is_reader, OWN_TEXTS: is_stand_in & is_own, STAND_IN: is_stand_in & ~is_own}
     return "; ".join(name for name, is_so in words.items() if is_so.any())
 
 

@@ -68,7 +68,7 @@ def frontier_text(summary: FrontierSummary, format: str = "text", notes: Iterabl
         "rule out.",
         *texts_notes(summary.cells),
         "other form: share of answers that hold all that is right at their end, in a form that is "
-        "not judged as right; `rk.failures` shows them.",
+        "not judged as right; rk.failures shows them.",
         *notes,
     ]
     return render(table.map(Field), format, rules)

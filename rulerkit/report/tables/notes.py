@@ -11,7 +11,7 @@ from rulerkit.common.lengths import length_name
 from rulerkit.generation.corpora import OWN_TEXTS
 from rulerkit.inference.model import COMPRESSED
 from rulerkit.scoring.scores import own_labels
-from rulerkit.scoring.summary import STAND_IN, texts_words
+from rulerkit.scoring.summary import READERS, STAND_IN, texts_words
 
 if TYPE_CHECKING:
     from pandas.io.formats.style import Styler
@@ -28,7 +28,7 @@ def names_of(rows: pd.DataFrame) -> "pd.Series[str]":
 def unusual(cells: pd.DataFrame) -> "dict[str, pd.Series[bool]]":
     """What a reader of a table or a figure must know of some cells, rows or labels, and which of
     them it holds for."""
-    facts = {"reference readers": cells["engine"] == "reader"}
+    facts = {READERS: cells["engine"] == "reader"}
     for suite in cells["suite"].unique():
         if suite != "ruler":
             facts[f"suite {suite}"] = cells["suite"] == suite
