@@ -92,15 +92,15 @@ def submit(groups: Iterable[list[Job]], site: Site) -> Iterator[tuple[Job, str, 
 
         if there:
             number, state = there
-            if after and state == "PENDING":
-                # A model before it may have a new job. It may begin just now; then it has no need.
-                with suppress(UserError):
-                    _slurm("scontrol", "update", f"jobid={number}", f"dependency={dependency}")
         else:
             script = script_of(job)
             write_whole(script, script_text(jobs, site))
             said = _slurm("sbatch", "--parsable", f"--dependency={dependency}", str(script))
-            number = said.strip().partition(";")[0]
+            number, state = said.strip().partition(";")[0], "new"
+        if after and state == "PENDING":
+            # A model before it may have a new job. It may begin just now; then it has no need.
+            with suppress(UserError):
+                _slurm("scontrol", "update", f"jobid={number}", f"dependency={dependency}")
         numbers[job.name] = number
         yield job, number, there is not None
 
