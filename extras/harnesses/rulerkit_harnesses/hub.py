@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rulerkit.common.errors import UserError
 from rulerkit.common.lengths import length_name
-from rulerkit.scoring.summary import Summary, summarize
+from rulerkit.scoring.summary import Summary, summarize, texts_words
 from rulerkit.store.cells import Cell
 
 if TYPE_CHECKING:
@@ -63,12 +63,13 @@ def _notes(cell: Cell, row: Mapping[Any, Any], summary: Summary) -> str:
     """What was asked and how, and the interval of a length's mean, in one line."""
     result, length = cell.record["result"], int(row["length"])
     thinks = result["prompt_format"]["thinking_tokens"]
+    words = texts_words(summary.cells).replace(";", ",")
     return (
         f"RULER, {int(row['tasks'])} tasks, {length_name(length)} ({length} tokens with "
         f"{result['tokenizer']['name']}), {int(row['n'])} examples each, "
         f"95 % interval {row['low']:.1f} to {row['high']:.1f}, protocol "
         f"{result['protocol']}, seed {result['seed']}"
-        f"{', synthetic texts' if row['stand_in'] else ''}, "
+        f"{f', {words}' if words else ''}, "
         f"{'thinking' if thinks else 'no thinking'}, "
         f"rulerkit {cell.record['environment'].get('rulerkit') or 'unknown'}"
     )

@@ -21,7 +21,7 @@ def test_the_hub_gets_an_entry_for_each_complete_length(tmp_path, rulerkit):
     assert entry["value"] == 100.0
     assert isinstance(entry["date"], str)
     assert set(entry) <= {"dataset", "value", "date", "source", "notes"}
-    for words in ("RULER, 13 tasks, 2K (2048 tokens", "95 % interval", "synthetic texts"):
+    for words in ("RULER, 13 tasks, 2K (2048 tokens", "95 % interval", "reference readers, synt"):
         assert words in entry["notes"]
     assert rulerkit(*command).out == said.out
 
