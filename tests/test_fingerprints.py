@@ -1,5 +1,5 @@
-"""A changed end of a weight file changes the fingerprint of a checkpoint, and records of earlier
-rules stay comparable."""
+"""A change of a weight file changes the fingerprint of a checkpoint, and records of earlier rules
+stay comparable."""
 
 import pytest
 
@@ -10,26 +10,39 @@ from rulerkit.store.comparable import differences
 MIB = 1 << 20
 
 
-def fingerprint(folder, names=("model.safetensors",), place=None):
-    """That of a checkpoint whose weight files hold 3 MiB each; the byte at `place` is another."""
+def fingerprint(folder, size, names=("model.safetensors",), changed=None):
+    """That of a checkpoint whose weight files hold so many bytes; those of `changed` are others."""
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text("{}")
     for name in names:
-        data = bytearray(3 * MIB)
-        if place is not None:
-            data[place] = 1
+        data = bytearray(size)
+        if changed:
+            data[changed] = b"\1" * len(data[changed])
         (folder / name).write_bytes(data)
     return Checkpoint("m", str(folder)).identity["fingerprint"]
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
-def test_a_byte_in_the_first_or_the_last_mib_of_a_file_changes_the_fingerprint(tmp_path, name):
-    plain = fingerprint(tmp_path / "a", [name])
-    assert fingerprint(tmp_path / "b", [name]) == plain
-    for place in (0, MIB - 1, -MIB, -1):
-        assert fingerprint(tmp_path / "b", [name], place) != plain
-    assert fingerprint(tmp_path / "b", [name], MIB) == plain  # what is not read
-    assert fingerprint(tmp_path / "c", [name, "model-2.safetensors"]) != plain
+@pytest.mark.parametrize("size", [1, 70_000, 4 * MIB])
+def test_a_byte_anywhere_in_a_small_file_changes_the_fingerprint(tmp_path, name, size):
+    plain = fingerprint(tmp_path / "a", size, [name])
+    assert fingerprint(tmp_path / "b", size, [name]) == plain
+    for place in {0, size // 3, size // 2, size - 1}:
+        changed = slice(place, place + 1)
+        assert fingerprint(tmp_path / "b", size, [name], changed) != plain
+    assert fingerprint(tmp_path / "c", size, [name, "model-2.safetensors"]) != plain
+    assert fingerprint(tmp_path / "c", size + 1, [name]) != plain
+
+
+def test_a_matrix_anywhere_in_a_large_file_changes_the_fingerprint(tmp_path):
+    """Merged adapters change some matrices in the middle, each a sixtieth of the file or more."""
+    plain = fingerprint(tmp_path / "a", 60 * MIB)
+    for start in (MIB // 3, 7 * MIB, 31 * MIB + 11, 58 * MIB):
+        assert fingerprint(tmp_path / "b", 60 * MIB, changed=slice(start, start + MIB)) != plain
+    last = slice(-1, None)
+    assert fingerprint(tmp_path / "b", 60 * MIB, changed=last) != plain
+    unseen = slice(MIB // 2, MIB // 2 + 100)  # what is not read
+    assert fingerprint(tmp_path / "b", 60 * MIB, changed=unseen) == plain
 
 
 def test_weights_that_cannot_be_read_are_one_line(tmp_path):

@@ -18,7 +18,7 @@ from rulerkit.inference.model import Answer, Model, with_reasoning
 
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
 _SMALL = ("config.json", "generation_config.json", *ON_HUB)
-_END = 1 << 20  # bytes at either end of a weight file that identify it
+_NUM_SLICES, _SLICE = 64, 1 << 16  # what is read of a weight file to identify it, in bytes
 _POSITIONS = ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len")
 
 
@@ -92,9 +92,9 @@ class Checkpoint:
     @cached_property
     def identity(self) -> JSON:
         """What identifies this checkpoint: the hub id and its commit; of a folder a fingerprint
-        over its configuration and both ends of its weight files, the same wherever it lies.
+        over its configuration and slices of its weight files, the same wherever it lies.
 
-        A change that leaves the first and the last MiB of each weight file alone is not seen.
+        A change that leaves all slices of `file_slices` alone is not seen.
         """
         if not self.folder:
             return {"path": self.path, "revision": self.commit}
@@ -106,7 +106,7 @@ class Checkpoint:
                 content.append(f"{name}\n".encode() + path.read_bytes())
         weights = [path for path in self.folder.iterdir() if path.suffix in _WEIGHTS]
         for path in sorted(weights):
-            content.append(f"{path.name} ".encode() + file_ends(path))
+            content.append(f"{path.name} ".encode() + file_slices(path))
         return {"fingerprint": digest(b"".join(content))}
 
     @cached_property
@@ -130,15 +130,18 @@ class Checkpoint:
             ) from error
 
 
-def file_ends(path: Path) -> bytes:
-    """The size of a file, and its first and last MiB. Raises `UserError` where it cannot be
-    read."""
+def file_slices(path: Path) -> bytes:
+    """The size of a file, and 64 KiB at its end and at each of 64 places from its beginning on: of
+    up to 4 MiB all of it. Raises `UserError` where it cannot be read."""
     try:
         size = path.stat().st_size
+        step = max(_SLICE, size // _NUM_SLICES)
+        content = [f"{size}\n".encode()]
         with path.open("rb") as file:
-            first = file.read(_END)
-            file.seek(max(0, size - _END))
-            return f"{size}\n".encode() + first + file.read(_END)
+            for place in [*range(0, size, step), max(0, size - _SLICE)]:
+                file.seek(place)
+                content.append(file.read(_SLICE))
+        return b"".join(content)
     except OSError as error:
         raise UserError(
             f"the weights in {path} cannot be read ({error}): copy or download them again"

@@ -23,7 +23,7 @@ from rulerkit.common.paths import package_version, resolve
 from rulerkit.common.settings import JSON, Spec
 from rulerkit.generation.example import Example
 from rulerkit.generation.tokenizers import Tokenizer, load_tokenizer
-from rulerkit.inference.checkpoint import file_ends
+from rulerkit.inference.checkpoint import file_slices
 from rulerkit.inference.model import Answer, Answers, Model
 
 VOCABULARY = "rwkv_vocab_v20230424"  # of all World models; the package includes it
@@ -52,7 +52,7 @@ class RWKV(Model):
         """Hub id, file and commit, or the fingerprint of a file; and the number format."""
         # The path of a local file says nothing about its content.
         if self._local:
-            where = {"fingerprint": digest(file_ends(self._local))}
+            where = {"fingerprint": digest(file_slices(self._local))}
         else:
             commit = self._download("config.json").name  # downloads no weights
             where = {"path": self.spec["path"], "revision": commit}
