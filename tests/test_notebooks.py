@@ -172,8 +172,8 @@ def test_checkpoints_with_one_label_are_compared_by_their_names(tmp_path):
     cells = run("13_compare_models", tmp_path, models=models, **asked)
     verdicts = "".join(str(cell["outputs"]) for cell in cells)
     assert "Ours [r7-2048] against Ours [r7-1024]" in verdicts
+    others = {"models": [models[0], "reader-4096"], "ask": False}
     with pytest.raises(papermill.PapermillExecutionError, match="two models or more are compared"):
-        others = {"models": [models[0], "reader-4096"], "ask": False}
         run("13_compare_models", tmp_path, **others, **asked)
 
 
