@@ -130,13 +130,11 @@ def test_figures_say_what_the_texts_and_the_means_are():
 
 def test_an_incomplete_length_is_a_gap():
     summary = summary_of("a", "b", have=2)
-    axes = plots.score_by_length(summary.lengths, note=plots.remarks(summary.cells))
-    assert np.isnan(axes.get_lines()[0].get_ydata()).tolist() == [False, False, True]
-    below = " ".join(axes.figure.get_supxlabel().split())
-    assert below == "bars: 95 % intervals; incomplete; reference readers; synthetic texts"
-    axes = plots.score_by_length(summary.lengths)
-    below = " ".join(axes.figure.get_supxlabel().split())
-    assert below == "bars: 95 % intervals; incomplete; synthetic texts", "whoever gives no note"
+    for note in ("", plots.remarks(summary.cells)):
+        axes = plots.score_by_length(summary.lengths, note=note)
+        assert np.isnan(axes.get_lines()[0].get_ydata()).tolist() == [False, False, True]
+        below = " ".join(axes.figure.get_supxlabel().split())
+        assert below == "bars: 95 % intervals; incomplete; reference readers; synthetic texts"
     assert not plots.remarks(summary_of("a", engine="transformers").cells)
     assert_fit_for_print(axes)
 
