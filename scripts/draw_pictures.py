@@ -27,7 +27,7 @@ from rulerkit_harnesses.judged import scorers_text
 from rulerkit_harnesses.rules import NAMES, PLACE, score_as
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
-PART_OF_THE_PAPER = (90, 2626, 970, 3520)  # left, upper, right and lower border in pixels
+PART_OF_THE_PAPER = (90, 2711, 970, 3605)  # left, upper, right and lower border in pixels
 
 
 def effective_length() -> None:
