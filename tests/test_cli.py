@@ -304,6 +304,9 @@ def refused(ended, *says):
 VT_4K = ("--tasks", "vt", "--lengths", "4K")
 SMALL = "{model: perfect, tasks: [vt], lengths: [1024], num_examples: 1}"
 BAD_INPUT = {
+    ("generate", "--tasks", "vt", "--output", "../many.jsonl"): (
+        "one file, and 4 cells are asked",
+    ),
     ("generate", *VT_4K, "--output", "../file/vt.jsonl"): ("cannot write", "vt.jsonl"),
     ("evaluate", "-y", SMALL, "-y", "outputs: ../file"): ("cannot write", "Not a directory"),
     ("report", "../project/outputs", "--format", "xls"): ("allowed: text, markdown, latex, csv",),

@@ -10,6 +10,7 @@ from rulerkit.cli.app import SET_UP, app
 from rulerkit.cli.given import EXAMPLES, one_model, study_of
 from rulerkit.cli.options import Files, Lengths, NumExamples, OneModel, Settings, Tasks
 from rulerkit.cli.printing import echo
+from rulerkit.common.errors import UserError
 from rulerkit.common.paths import cache_dir, roots
 from rulerkit.common.project import FOLDERS
 
@@ -97,6 +98,11 @@ def generate(
     ]
 
     paths = [output]
+    if len(cells) > 1 and output.suffix == ".jsonl":
+        raise UserError(
+            f"{output} would be one file, and {len(cells)} cells are asked for: give one of "
+            "--tasks and one of --lengths, or a folder"
+        )
     if len(cells) > 1 or output.is_dir():
         paths = [output / f"{cell.length}/data/{cell.task.name}/validation.jsonl" for cell in cells]
     write_examples(cells, paths)
