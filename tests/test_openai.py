@@ -193,6 +193,16 @@ def test_ids_of_the_builtin_tokenizer_are_never_sent(server):
         client(server, prompt_path="ids")
 
 
+def test_a_server_that_counts_no_tokens_is_sent_texts(server, folder):
+    """Nobody would see that ids of another tokenizer are other words to it."""
+    server.amend = lambda body, reply: reply.pop("usage")
+    model = client(server, tokenizer=str(folder))
+    assert model.identity()["prompt_path"] == "text"
+    ask_and_check(model)
+    chosen = client(server, tokenizer=str(folder), prompt_path="ids")
+    assert chosen.identity()["prompt_path"] == "ids"
+
+
 def test_ids_of_another_tokenizer_are_never_sent(server, folder):
     for path in ("auto", "ids", "text"):
         with pytest.raises(UserError, match=r"counts \d+ tokens where the tokenizer .* counts \d+"):

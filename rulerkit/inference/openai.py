@@ -208,7 +208,7 @@ class OpenAI(ServerEngine):
     @cached_property
     def server(self) -> ServerFacts:
         """What a few tiny requests find out, at first use. `prompt_path: auto` stands for the first
-        of ids, text and chat that the server accepts.
+        of ids, text and chat that the server accepts; for ids only where it counts tokens.
 
         Errors: `UserError` where it cannot be reached, refuses, or counts unlike the tokenizer.
         """
@@ -226,7 +226,9 @@ class OpenAI(ServerEngine):
             facts.path = path
             try:
                 self._find_out(facts)
-                break
+                # Where nothing is counted, nobody knows whether ids stand for the same words.
+                if facts.counts or path != "ids" or path == paths[-1]:
+                    break
             except RequestError as failure:
                 # A chat service may say 404 to a completion, so only the last word counts.
                 is_final = failure.kind in ("unreachable", "late") or "HTTP 401" in failure.reason
