@@ -163,21 +163,6 @@ def test_main_results_of_one_model(tmp_path):
 
 
 @pytest.mark.slow
-def test_checkpoints_with_one_label_are_compared_by_their_names(tmp_path):
-    models = [
-        {"base": f"reader-{window}", "name": f"r7-{window}", "label": "Ours"}
-        for window in (1024, 2048)
-    ]
-    asked = {"tasks": ["vt"], "lengths": [2048], "num_examples": 4}
-    cells = run("13_compare_models", tmp_path, models=models, **asked)
-    verdicts = "".join(str(cell["outputs"]) for cell in cells)
-    assert "Ours [r7-2048] against Ours [r7-1024]" in verdicts
-    others = {"models": [models[0], "reader-4096"], "ask": False}
-    with pytest.raises(papermill.PapermillExecutionError, match="two models or more are compared"):
-        run("13_compare_models", tmp_path, **others, **asked)
-
-
-@pytest.mark.slow
 def test_a_notebook_waits_for_a_cell_that_another_process_writes(tmp_path):
     """It answers the other cells first, and shows no bar but one line."""
     folder = tmp_path / "outputs/predictions/main/reader-1024"
@@ -242,6 +227,11 @@ def test_models_of_one_label_are_two_sides_and_one_model_is_none(tmp_path):
     ]
     run("13_compare_models", tmp_path, models=models, **small)
     (path,) = tmp_path.rglob("*-verdicts.csv")
-    assert "reader-4096-again against reader-8192-again" in path.read_text(encoding="utf-8")
+    compared = "ours [reader-4096-again] against ours [reader-8192-again]"
+    assert compared in path.read_text(encoding="utf-8")
     with pytest.raises(papermill.PapermillExecutionError, match=r"\[FIRST, SECOND\]"):
         run("13_compare_models", tmp_path, models=models[:1], **small)
+    # One of the two has answers.
+    models = [models[0], "perfect"]
+    with pytest.raises(papermill.PapermillExecutionError, match="two models or more are compared"):
+        run("13_compare_models", tmp_path, models=models, ask=False, **small)
