@@ -34,10 +34,10 @@ import numpy as np
 
 from rulerkit.common.errors import UserError, check_known, counted, listed, remark
 from rulerkit.common.lengths import length_name, parse_grid
-from rulerkit.generation.tasks import THIRTEEN
+from rulerkit.generation.tasks import in_order
 from rulerkit.scoring.scores import score
 from rulerkit.scoring.statistics import WeightedCell, holm, no_difference_p, weighted_sum
-from rulerkit.scoring.summary import choose_suite, texts_words, weighted_cells
+from rulerkit.scoring.summary import check_one_suite, choose_suite, texts_words, weighted_cells
 from rulerkit.store.cells import Cell, allowed_failures, readable
 from rulerkit.store.comparable import describe_first, differences, snapshot_notes
 from rulerkit.store.places import as_cells, find_cells
@@ -210,7 +210,7 @@ def compare(
     suites = [{cell.about.suite for cell in cells} for cells in chosen]
     if suites[0] & suites[1] and len(suites[0] | suites[1]) > 1:
         if chosen_tasks is not None:
-            choose_suite(suites[0] | suites[1], are_named=True)
+            check_one_suite(suites[0] | suites[1])
         suite = choose_suite(suites[0] & suites[1])
         chosen = [[cell for cell in cells if cell.about.suite == suite] for cells in chosen]
 
@@ -576,8 +576,7 @@ def judge_pairs(pairs: "pd.DataFrame", margin: float) -> "tuple[pd.DataFrame, li
     counts = by_cell[["n", "better", "worse"]].sum()
     of_cell: dict[Any, Any] = counts.join(by_cell[["a", "b"]].mean()).to_dict("index")
     category = pairs.groupby("task")["category"].first()
-    # Tasks of the benchmark first, then others as they came.
-    order = list(dict.fromkeys([*THIRTEEN, *pairs["task"]]))
+    order = in_order(pairs["task"])
     places = places_of(sorted(of_cell, key=lambda key: (order.index(key[0]), key[1])))
 
     differences = PairedDifferences(pairs)

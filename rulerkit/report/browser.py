@@ -17,8 +17,9 @@ from rulerkit.analysis.results import answers_of
 from rulerkit.common.errors import UserError, shorten
 from rulerkit.common.paths import package_text
 from rulerkit.common.progress import progress_bar
+from rulerkit.generation.tasks import in_order
 from rulerkit.report.tables.notes import names_of, remarks
-from rulerkit.scoring.scores import THIRTEEN, as_scores
+from rulerkit.scoring.scores import as_scores
 from rulerkit.store.files import write_whole
 from rulerkit.store.places import CELL_ON_DISK, cells_of_rows
 
@@ -62,9 +63,7 @@ def browse(scores: Any, most: int = MOST_EXAMPLES) -> Page:
     scores = as_scores(scores, "browse")
     if scores.empty:
         raise UserError("nothing to browse: there is no scored example among the rows given")
-    # The benchmark's tasks come first, in its own order.
-    known = set(scores["task"])
-    tasks = [task for task in dict.fromkeys([*THIRTEEN, *scores["task"]]) if task in known]
+    tasks = in_order(scores["task"])
     models = scores.groupby(_MODEL, sort=False).ngroup()
     scores = scores.assign(m=models, t=pd.Categorical(scores["task"], tasks).codes)
     rows = _chosen(scores, most)

@@ -1,6 +1,5 @@
 """The tables of stored answers, as `rulerkit evaluate` and `rulerkit report` print them."""
 
-from collections import defaultdict
 from typing import Any
 
 import pandas as pd
@@ -11,7 +10,7 @@ from rulerkit.report.tables import footnotes, table_text, task_table_text
 from rulerkit.scoring.scores import score
 from rulerkit.scoring.summary import ordered_suites, summarize, tally
 from rulerkit.store.cells import Cell
-from rulerkit.store.comparable import check_same
+from rulerkit.store.comparable import by_model, check_same
 
 
 def tallied(
@@ -36,9 +35,7 @@ def task_tables(
     """The scores of each model by task and length, a table for each suite; `tallies` are those of
     the cells, tasks, lengths and examples those of `summarize`."""
     # Each model may have been asked in another way, so each has a table of its own.
-    of_models = defaultdict(list)
-    for cell in cells:
-        of_models[cell.run, cell.model].append(cell)
+    of_models = by_model(cells)
     for group in of_models.values():
         check_same(group)
 

@@ -11,7 +11,7 @@ Scores are multiplied by 100 in `_mean`: rows hold 0..1, the tables hold percent
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -21,7 +21,7 @@ from rulerkit.common.errors import UserError, check_known, counted, remark, unkn
 from rulerkit.common.json_text import digest
 from rulerkit.common.lengths import parse_grid
 from rulerkit.generation.corpora import OWN_TEXTS
-from rulerkit.generation.tasks import category_of
+from rulerkit.generation.tasks import category_of, in_order
 from rulerkit.scoring import scores as scoring
 from rulerkit.scoring.effective_length import (
     OWN_THRESHOLD,
@@ -132,8 +132,8 @@ def summarize(
         # The suite that is named, or that of the tasks that are.
         suites = {*tallies["suite"]}
         of_tasks = {*tallies.loc[tallies["task"].isin(given_tasks or ()), "suite"]}
-        of_named = choose_suite(of_tasks, are_named=True) if of_tasks else ""
-        chosen = suite or of_named or choose_suite(suites)
+        check_one_suite(of_tasks)
+        chosen = suite or choose_suite(of_tasks or suites)
         check_known("suite", chosen, suites)
         tallies = tallies[tallies["suite"] == chosen]
 
@@ -185,8 +185,7 @@ def _cells(
     if lengths:
         asked = asked[asked["length"].isin(lengths)]
     if not tasks:
-        begun = dict.fromkeys(asked["task"])
-        tasks = [task for task in dict.fromkeys([*scoring.THIRTEEN, *begun]) if task in begun]
+        tasks = in_order(asked["task"])
     lengths = sorted(set(lengths or asked["length"].tolist()))
     # Records say the category of a task; of those that were never run only the name is known.
     categories = dict(zip(tallies["task"], tallies["category"], strict=True))
@@ -403,10 +402,14 @@ def texts_words(frame: "pd.DataFrame") -> str:
     is_stand_in = frame["stand_in"].fillna(False).astype(bool)
     if "note" not in frame and is_stand_in.any() and known:
         return known
-    no = is_stand_in & False
-    is_reader = frame["engine"] == "reader" if "engine" in frame else no
-    is_own = frame["note"].str.contains(OWN_TEXTS, na=False) if "note" in frame else no
-    words = {READERS: is_reader, OWN_TEXTS: is_stand_in & is_own, STAND_IN: is_stand_in & ~is_own}
+    # Some frames have no such columns.
+    about = frame.reindex(columns=["engine", "note"]).astype(str)
+    is_own = about["note"].str.contains(OWN_TEXTS)
+    words = {
+        READERS: about["engine"] == "reader",
+        OWN_TEXTS: is_stand_in & is_own,
+        STAND_IN: is_stand_in & ~is_own,
+    }
     return "; ".join(name for name, is_so in words.items() if is_so.any())
 
 
@@ -415,13 +418,17 @@ def ordered_suites(suites: Iterable[str]) -> list[str]:
     return sorted({*suites}, key=lambda suite: (suite != "ruler", suite))
 
 
-def choose_suite(suites: Iterable[str], are_named: bool = False) -> str:
-    """The first of some suites, which means are taken over. Of the others stderr says that they are
-    left out; where tasks of several `are_named`, it is a UserError."""
-    chosen, *others = ordered_suites(suites)
-    if others and are_named:
-        names = " and ".join(sorted([chosen, *others]))
+def check_one_suite(of_tasks: Collection[str]) -> None:
+    """Raise UserError where the tasks that were named are of several suites."""
+    if len(of_tasks) > 1:
+        names = " and ".join(sorted(of_tasks))
         raise UserError(f"the tasks named are of {names}, and no mean is over two suites")
+
+
+def choose_suite(suites: Iterable[str]) -> str:
+    """The first of some suites, which means are taken over. Of the others stderr says that they are
+    left out."""
+    chosen, *others = ordered_suites(suites)
     if others:
         remark(
             f"left out: tasks of {' and '.join(others)}, which enter no mean with those of "

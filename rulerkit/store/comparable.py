@@ -51,6 +51,14 @@ def check_same(cells: Iterable[Cell]) -> None:
                 raise _mixed(other, cell, changes)
 
 
+def by_model(cells: Iterable[Cell]) -> dict[tuple[str, str], list[Cell]]:
+    """The cells of each model of each run."""
+    groups: dict[tuple[str, str], list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault((cell.run, cell.model), []).append(cell)
+    return groups
+
+
 def _mixed(one: Cell, other: Cell, changes: list[Change]) -> UserError:
     field, old, new, more = describe_first(changes)
 

@@ -4,7 +4,6 @@
 """
 
 import os
-from collections import defaultdict
 from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from rulerkit.common.errors import UserError, listed, remark, shortened, unknown
 from rulerkit.common.paths import holds_checkpoint, resolve_file
 from rulerkit.common.settings import JSON
 from rulerkit.store.cells import AND, Cell, Report, readable
-from rulerkit.store.comparable import check_same, describe_first, differences
+from rulerkit.store.comparable import by_model, check_same, describe_first, differences
 from rulerkit.store.predictions import read_predictions
 
 TAKES = "cells (of `rk.evaluate`), a path, a list of these, or rows of `rk.load`"
@@ -54,10 +53,7 @@ def as_cells(given: Any, who: str, report: Report = remark) -> list[Cell]:
         found = find_cells(places, report)
         cells += found
         # Cells of one model may have been made in different ways: its means mix them.
-        of_models = defaultdict(list)
-        for cell in readable(found):
-            of_models[cell.run, cell.model].append(cell)
-        for of_model in of_models.values():
+        for of_model in by_model(readable(found)).values():
             try:
                 check_same(of_model)
             except UserError as error:

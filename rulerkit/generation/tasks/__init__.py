@@ -137,6 +137,13 @@ def without_suites(specs: Iterable[Any]) -> list[Any]:
     return found
 
 
+def in_order(names: Iterable[str]) -> list[str]:
+    """Each task once, by its name: the thirteen in their order, then others as they come."""
+    given = dict.fromkeys(names)
+    ours = [name for name in THIRTEEN if name in given]
+    return ours + [name for name in given if name not in THIRTEEN]
+
+
 def each_once(tasks: Iterable[Task]) -> tuple[Task, ...]:
     """The tasks, each once. Raises UserError for two different ones of one name, whose answers
     would be mixed."""
